@@ -75,7 +75,7 @@ def test_a_benchmarked_step_trains_and_is_set_against_simcse(workload: Any) -> N
     }
 
 
-@pytest.mark.parametrize("name", ["alignment", "dispatch", "expert_head", "many_teachers", "mining"])
+@pytest.mark.parametrize("name", ["alignment", "dispatch", "expert_head", "house", "many_teachers", "mining"])
 def test_a_benchmarks_page_is_that_of_its_figures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # before experiments/, which has an alignment.py, too
     monkeypatch.delitem(sys.modules, name, raising=False)

@@ -219,13 +219,15 @@ def teach(
     Raises:
         DistilvecError: several teachers or none, or whatever teaching raises.
     """
-    from distilvec.flow.job import Job
+    from distilvec.flow.lessons import fill_stores
+    from distilvec.flow.prepare import open_corpus, open_teachers
 
     recipe = recipe_of(teacher, None, corpus, None, output, cache=cache, remote=remote)
     if len(recipe.teachers) != 1:
         what = f"teach fills one teacher's store, and {len(recipe.teachers) or 'none'} are given"
         raise DistilvecError(what, where="teacher", remedy="Call it once per teacher.")
-    return Job(recipe).teach(shard=shard, vectors_only=True)[0].store
+    read = open_corpus(recipe)
+    return fill_stores(recipe, read, open_teachers(recipe, read), shard=shard)[0].store
 
 
 def mine(

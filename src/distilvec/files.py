@@ -91,16 +91,14 @@ def read_small(file: Path, most: int = 1 << 20) -> str:
     """The text of a file that is small by its nature; nothing is opened that may never end.
 
     Raises:
-        OSError, UnicodeDecodeError: as `Path.read_text`; it is a pipe or a device, or has more than so many bytes.
+        OSError, UnicodeDecodeError: as `Path.read_text`; it is a pipe or a device, or has more bytes than `most`.
     """
     status = file.stat()
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise OSError("it is a pipe, a device or a socket, not a file")
-    with file.open("rb") as source:
-        content = source.read(most + 1)
-    if len(content) > most:
+    if status.st_size > most:
         raise OSError(f"it has {status.st_size:,} bytes, and files of its kind at most {most:,}")
-    return content.decode("utf-8")
+    return file.read_text(encoding="utf-8")
 
 
 def read_object(file: Path) -> dict[str, Any]:

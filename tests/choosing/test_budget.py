@@ -16,6 +16,7 @@ from unittest.mock import MagicMock, patch
 import numpy as np
 import pytest
 import torch
+from tests.jobs import Job
 
 from distilvec.choosing import Budget, Compiled, Measured, compile_budget, settle_student
 from distilvec.choosing.budget import _electra, shapes
@@ -29,7 +30,6 @@ from distilvec.choosing.workers import Lesson, Probe, Trainings
 from distilvec.cli.main import main
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.flow.job import Job
 from distilvec.flow.run import run
 from distilvec.methods.table import build_method
 from distilvec.modules.blocks import parameters

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.jobs import Job
 
 import distilvec
 from distilvec.choosing import Choice, Measured, choose, predict, settle_student
@@ -17,7 +18,6 @@ from distilvec.choosing.prediction import LONG, RUNS, Kind, KnownRun, Prediction
 from distilvec.choosing.sample import sampled
 from distilvec.corpus import read_corpus
 from distilvec.errors import DataError, DistilvecError
-from distilvec.flow.job import Job
 from distilvec.flow.run import run
 from distilvec.flow.start import make_student
 from distilvec.recipe import Recipe

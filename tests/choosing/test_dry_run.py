@@ -85,7 +85,7 @@ def test_molecules_are_called_so_and_have_no_tokens_and_no_prompt(tmp_path: Path
 
 
 def test_what_is_taught_already_costs_nothing(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
-    from distilvec.flow.job import Job
+    from tests.jobs import Job
 
     recipe = tiny_recipe(tmp_path, tiny_bert, sentences[:60])
     Job(recipe).teach()
@@ -99,7 +99,7 @@ def test_what_is_taught_already_costs_nothing(tmp_path: Path, tiny_bert: Path, s
 def test_signals_that_a_store_of_vectors_lacks_are_counted(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
-    from distilvec.flow.job import Job
+    from tests.jobs import Job
 
     Job(tiny_recipe(tmp_path, tiny_bert, sentences[:60])).teach()
     recipe = tiny_recipe(
@@ -129,7 +129,7 @@ def test_signals_that_a_store_of_vectors_lacks_are_counted(
 def test_combined_teachers_are_one_with_a_store_of_its_own(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
-    from distilvec.flow.job import Job
+    from tests.jobs import Job
 
     two = [{"name": "tiny", "model": str(tiny_bert)}, {"name": "other", "model": str(tiny_bert), "prompt": "A "}]
     sections: dict[str, Any] = {"teachers": two, "combine": "concatenate", "method": {"name": "cosine"}}

@@ -21,7 +21,7 @@ from distilvec.cli.main import main
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.compare import compare
 from distilvec.flow.demo import demo_recipe
-from distilvec.flow.run import output_folder
+from distilvec.flow.output import output_folder
 from distilvec.flow.run import run as start_run
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import recipe_of

@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
+from tests.jobs import Job
 
 import distilvec
 from distilvec.alignment.loading import load_tokenizer
@@ -30,7 +31,6 @@ from distilvec.errors import DistilvecError
 from distilvec.export import export_onnx
 from distilvec.flow.compare import compare
 from distilvec.flow.finetune import finetune
-from distilvec.flow.job import Job
 from distilvec.modules.folder_checks import PICKLES
 from distilvec.modules.guarded import no_questions, nothing_made_up, open_config
 from distilvec.recipe import Recipe

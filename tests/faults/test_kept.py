@@ -17,14 +17,13 @@ import pytest
 import torch
 from accelerate import Accelerator
 from tests.faults.test_jobs import job, run, write
+from tests.jobs import Job, identity_of
 from tests.training.starting import Starter
 
 import distilvec
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.files import new_files
 from distilvec.errors import DataError, DistilvecError
-from distilvec.flow.identity import comparison_identity
-from distilvec.flow.job import Job
 from distilvec.judging.identity import content_digest
 from distilvec.modules.task_head import TaskHead
 from distilvec.recipe import Recipe
@@ -319,7 +318,7 @@ def test_a_comparison_s_results_are_found_by_content(tmp_path: Path, job: dict[s
 
     def identity(**sections: Any) -> str:
         write(tmp_path, job | {"judging": {"tasks": [task]}} | sections)
-        return comparison_identity(Job(Recipe.load(tmp_path / "recipe.yaml", output=tmp_path / "out")))
+        return identity_of(Job(Recipe.load(tmp_path / "recipe.yaml", output=tmp_path / "out")))
 
     first = identity()
     assert identity() == first and identity(method={"name": "mse"}, training={"seed": 5}) == first

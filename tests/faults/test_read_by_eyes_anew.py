@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
+from tests.jobs import Job
 
 import distilvec
 from distilvec.cli.main import _keeps_nothing
 from distilvec.corpus import content_keys, read_corpus
 from distilvec.errors import DataError, DistilvecError
-from distilvec.flow.job import Job
 from distilvec.judging.probes import ClassificationTask
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.talas_sets import talas_spec
@@ -171,7 +171,7 @@ def test_a_report_without_the_table_of_forms_says_why(tiny_bert: Path, tmp_path:
         "output": str(tmp_path / "out"),
     }
     distilvec.run(Recipe.build(recipe))
-    notes = json.loads((tmp_path / "out/report.json").read_text())["notes"]
+    notes = json.loads((tmp_path / "out/report.json").read_text())["sections"]["notes"]["lines"]
     assert any("No table of compressed forms" in note for note in notes)
 
 

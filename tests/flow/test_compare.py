@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.jobs import Job
 
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, DivergedError
 from distilvec.flow import bench
 from distilvec.flow import compare as comparison
 from distilvec.flow.compare import compare
-from distilvec.flow.job import Job
 from distilvec.flow.variants import variants_of
 from distilvec.judging import NeighbourTask
 from distilvec.judging.automatic import automatic_tasks, halves

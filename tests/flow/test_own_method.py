@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.jobs import Job
 
 import distilvec
 from distilvec.errors import DistilvecError, Interrupted
 from distilvec.flow import bench
 from distilvec.flow.bench import slug
 from distilvec.flow.compare import compare
-from distilvec.flow.job import Job
 from distilvec.flow.run import train
 from distilvec.flow.variants import variants_of
 from distilvec.methods.base import Method, Needs, StudentInfo, TeacherInfo, Wanted, WantedOfStudent

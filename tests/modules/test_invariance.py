@@ -15,12 +15,11 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tests.jobs import Job, check_job
 
 import distilvec
 from distilvec.errors import EnvironmentProblem
 from distilvec.export import export_onnx
-from distilvec.flow.checks import check_job
-from distilvec.flow.job import Job
 from distilvec.modules.invariance import probe_model
 from distilvec.modules.promised_tokens import ENDS_BARE
 from distilvec.recipe import Recipe

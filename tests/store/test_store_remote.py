@@ -192,7 +192,8 @@ def test_parts_go_out_while_teaching_goes_on(
 def test_a_recipe_with_a_copy_teaches_nothing_twice(
     tmp_path: Path, url: str, tiny_bert: Path, sentences: list[str]
 ) -> None:
-    from distilvec.flow.job import Job
+    from tests.jobs import Job
+
     from distilvec.flow.run import train
     from distilvec.recipe import Recipe
 

@@ -141,6 +141,52 @@ def test_what_a_service_says_of_a_failure(content: bytes, said: str) -> None:
     assert read_failure(content) == said
 
 
+ODD = [
+    "null",
+    "true",
+    "7",
+    "-1",
+    "1e400",
+    f"1{'0' * 400}",
+    "NaN",
+    '""',
+    '"x"',
+    '"AAAA"',
+    "[]",
+    "[[]]",
+    "{}",
+    '[{"a": 1}]',
+]
+FIELDS = [
+    "?",
+    '{"data": ?}',
+    '{"data": [?]}',
+    '{"data": [{"embedding": ?}]}',
+    '{"data": [{"embedding": [?]}]}',
+    '{"data": [{"embedding": [1, ?]}]}',
+    '{"data": [{"embedding": [1], "index": ?}]}',
+    '{"data": [{"embedding": [1]}], "usage": ?}',
+    '{"data": [{"embedding": [1]}], "usage": {"prompt_tokens": ?}}',
+    '{"data": [{"embedding": [1]}], "usage": {"total_tokens": ?}}',
+    '{"error": ?}',
+    '{"error": {"message": ?}}',
+    '{"detail": ?}',
+    '{"message": ?}',
+]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_every_type_in_every_field(field: str) -> None:
+    for value in ODD:
+        content = field.replace("?", value).encode()
+        try:
+            found = read_embeddings(content, 1)
+            assert np.isfinite(found.vectors).all() and (found.tokens or 1) <= 10_000_000
+        except UnreadableError as problem:
+            assert len(str(problem)) < 300
+        assert isinstance(read_failure(content), str)
+
+
 # a limit that is found
 
 

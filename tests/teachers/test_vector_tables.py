@@ -164,7 +164,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("v.jsonl", '{"text": "a", "x": [1.5], "y": [2.5]}\n', r'v\.jsonl: 2 columns of vectors: x, y\..*v\.jsonl:COLUMN"'),
     ("v.jsonl", '{"text": "a", "embedding": [1, 2]}\n[1, 2]\n', r"v\.jsonl, line 2: this row .*no columns"),
     ("v.jsonl", '{"text": "a", "embedding": null}\n', r"v\.jsonl: no column holds vectors \(text, embedding\)"),
-    ("v.jsonl", "", r"v\.jsonl: there is no column"),
+    ("v.jsonl", "", r"v\.jsonl: there are no rows"),
     ("v.txt", "0.1 0.2\n", r"v\.txt: this is not an array in \.npy form\. Save it with numpy\.save.*\.jsonl"),
 ]
 

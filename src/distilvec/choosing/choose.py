@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from distilvec.choosing.candidates import Candidate, candidates, own_candidate
 from distilvec.choosing.choice import Choice
@@ -14,8 +14,9 @@ from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError, Interrupted
 from distilvec.flow.defaults import training_defaults
-from distilvec.flow.job import Job
 from distilvec.flow.judge import knows_tasks
+from distilvec.flow.lessons import fill_stores
+from distilvec.flow.prepare import judging_tasks, named_tasks, open_corpus, open_teachers, require
 from distilvec.flow.start import source_model, teacher_model
 from distilvec.flow.teach import Taught
 from distilvec.judging import CachedEncoder, Judgement, JudgingTask, judge, settle_tasks
@@ -59,14 +60,13 @@ def choose(
         DistilvecError: no candidate can be made, a value is out of range, the items are no texts.
     """
     _check(keep, sample)
-    job, few, taught = planned_job(recipe, sample)
-    recipe = job.recipe
-    corpus, tasks = job.corpus, job.tasks
+    recipe, corpus, few, taught = planned(recipe, sample)
+    tasks = judging_tasks(recipe, corpus, named_tasks(recipe))
     encoder = taught[0].encoder(corpus.modality)
     with_tasks = bool(tasks) and knows_tasks(taught[0], encoder, tasks)
     judged = _judge_teacher(encoder, tasks) if with_tasks else None
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
-    bench = Bench(recipe, whole, few.corpus, taught, tasks if with_tasks else [], judged, probe_steps)
+    bench = Bench(recipe, whole, few, taught, tasks if with_tasks else [], judged, probe_steps)
     of, source = source_of(recipe)
     own = own_candidate(recipe)
     wanted = [*([own] if own else []), *candidates(of, source, layers, vocabularies)]
@@ -80,7 +80,7 @@ def choose(
         keep,
         measure_teacher(bench),
         rows,
-        len(few.corpus.train_rows),
+        len(few.train_rows),
         texts_read(recipe, corpus),
         names,
         probe_steps,
@@ -88,24 +88,32 @@ def choose(
     )
 
 
-def planned_job(recipe: Recipe, sample: int) -> tuple[Job, Job, list[Taught]]:
-    """The recipe's job, one on a sample of its corpus, and the teachers with vectors of the sample.
+class Planned(NamedTuple):
+    """A recipe without open settings, its corpus, a sample of it, and the teachers with vectors of the sample."""
+
+    recipe: Recipe
+    corpus: Corpus
+    few: Corpus
+    taught: list[Taught]
+
+
+def planned(recipe: Recipe, sample: int) -> Planned:
+    """Open what candidates are measured on.
 
     Raises:
         DistilvecError: the items are no texts, or there are too few.
     """
-    job = Job(recipe)
-    job.require("plan")
-    recipe = training_defaults(recipe, job.corpus)
-    job = job.changed(recipe, "corpus")
-    if job.corpus.modality != "text":
+    require(recipe, "plan")
+    corpus = open_corpus(recipe)
+    recipe = training_defaults(recipe, corpus)
+    if corpus.modality != "text":
         raise DistilvecError(
-            f"candidates are made for texts, and the corpus holds {job.corpus.modality}s",
+            f"candidates are made for texts, and the corpus holds {corpus.modality}s",
             where="plan",
             remedy="Compare the sizes of docs/images.md or docs/molecules.md by training them.",
         )
-    few = job.on(sampled(job.corpus, sample))
-    return job, few, few.teach(vectors_only=True)
+    few = sampled(corpus, sample)
+    return Planned(recipe, corpus, few, fill_stores(recipe, few, open_teachers(recipe, corpus)))
 
 
 def texts_read(recipe: Recipe, corpus: Corpus) -> int:

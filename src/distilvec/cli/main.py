@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +17,7 @@ import typer
 from distilvec.cli import commands, index_commands, mining_commands, planning
 from distilvec.cli.options import Changes, Engine, Output, at_home, say
 from distilvec.errors import GO_ON, DistilvecError, printable
+from distilvec.interruption import terminable
 from distilvec.system_errors import REMEDIES, is_full, number_of, system_problem
 
 app = typer.Typer(
@@ -264,28 +263,12 @@ def main(arguments: list[str] | None = None) -> None:
 
     2 user, 3 data, 4 environment, 130 Ctrl-C, 143 SIGTERM.
     """
-    with _terminable() as received:
+    with terminable() as received:
         _guard(
             lambda: app(args=arguments, standalone_mode=False),
             arguments if arguments is not None else sys.argv[1:],
             received,
         )
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[list[int]]:
-    """SIGTERM ends a command as Ctrl-C does, so that what is open is closed; the list then holds its number."""
-    received: list[int] = []
-
-    def end(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield received
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 #: Commands that begin anew when they are called again.

@@ -51,8 +51,6 @@ ONE_A_LINE = (
     'Write one object a line: frame.to_json(NEW, orient="records", lines=True) with pandas, jq -c . OLD > NEW for '
     "objects over several lines, or save the list within the object alone."
 )
-#: Of what a program says about a table; a longer text makes an object a row.
-_LONGEST_REMARK = 40
 
 
 def remedy_of(suffix: str) -> str:
@@ -110,8 +108,8 @@ def check_not_a_table(value: Any, path: Path) -> None:
     cells = list(value.values())
     tables = any(isinstance(cell, list) and cell and isinstance(cell[0], Mapping | list) for cell in cells)
     numbered = all(re.fullmatch("[0-9]+", str(key)) for key in value)
-    if any(isinstance(cell, str) and len(cell) > _LONGEST_REMARK for cell in cells) and not numbered:
-        return
+    if any(isinstance(cell, str) for cell in cells) and not numbered:
+        return  # a row: it has a text
     if tables or numbered or all(isinstance(cell, Mapping) for cell in cells):
         keys = ", ".join(f'"{key}"' for key in list(value)[:4])
         raise DataError(f"the whole file is one object ({keys}), not a row", where=str(path), remedy=ONE_A_LINE)

@@ -51,8 +51,10 @@ def read_vector_table(file: Path, column: str, texts: Any, *, wants_texts: bool)
     parquet = file_kind(file) == ".parquet"
     rows = _usable(parquet_rows(file, None) if parquet else read_file(file, None, _LONGEST))
     start = list(islice(rows, _LOOKED_AT))
+    if not start:
+        raise DataError("there are no rows", where=str(file), remedy="Is it the right file?")
     rows = chain(start, rows)
-    if start and isinstance(start[0].value.get("custom_id"), str) and "response" in start[0].value:
+    if isinstance(start[0].value.get("custom_id"), str) and "response" in start[0].value:
         spool = _Spool(str(file), _USUAL[0])
         found = _read_rows(spool, _batch_results(rows, file, texts), "text")
         return spool.vectors(), found
