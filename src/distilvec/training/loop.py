@@ -104,7 +104,7 @@ class Loop:
         self.optimizer = make_optimizer(self.trained, training, self.section, narrow=narrow)
         self.schedule = make_schedule(training, self.optimizer, self.steps)
         self.sharp = None if self.section.sharpness is None else SharpStep(self, self.section.sharpness)
-        self.state, self.sums, self.epoch = checkpoints.State(global_step=0), Sums(), 0.0
+        self.state, self.sums = checkpoints.State(global_step=0), Sums()
         self.progress, self.note, self.stopped = Ticker("training", "steps"), "", False
         self.step_rows: list[Tensor] = []
 
@@ -139,10 +139,8 @@ class Loop:
 
     def _run_epoch(self) -> None:
         """The steps of an epoch that are not done yet, or those up to the end of the training."""
-        batches, micro = len(self.sampler), self.training.gradient_accumulation_steps
         epoch, done = divmod(self.state.global_step, self.per_epoch)
-        for number, window in enumerate(self._windows(epoch, done * micro), done + 1):
-            self.epoch = epoch + min(number * micro, batches) / batches
+        for window in self._windows(epoch, done * self.training.gradient_accumulation_steps):
             self._follow(self.step(window))
             if self._is_over():
                 break
@@ -166,6 +164,12 @@ class Loop:
     def home(self) -> Path:
         """Where checkpoints lie."""
         return self.folder / "checkpoints"
+
+    @property
+    def epoch(self) -> float:
+        """Epochs done, and the part of the one that is under way."""
+        epoch, done = divmod(self.state.global_step, self.per_epoch)
+        return epoch + done * self.training.gradient_accumulation_steps / max(len(self.sampler), 1)
 
     @property
     def seconds(self) -> float:
