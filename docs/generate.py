@@ -144,7 +144,8 @@ def claims_table(paper: str) -> str:
     _, _, rest = (ROOT / "experiments/CLAIMS.md").read_text(encoding="utf-8").partition(f"\n## {paper}\n")
     if not rest:
         raise SystemExit(f"experiments/CLAIMS.md has no section {paper}")
-    return f"{rest.partition(chr(10) + '## ')[0].strip()}\n\nThe rules and the students are those of `experiments/CLAIMS.md`."
+    section = rest.partition("\n## ")[0].strip()
+    return f"{section}\n\nThe rules and the students are those of `experiments/CLAIMS.md`."
 
 
 def commands_table() -> str:

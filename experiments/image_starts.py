@@ -34,7 +34,8 @@ from PIL import Image
 from rates import RatedRows, beside, make_rows, recipe_in, trained
 
 from distilvec.corpus.images import data_uri
-from distilvec.flow.job import Job
+from distilvec.flow.lessons import teach
+from distilvec.flow.settle import prepare
 from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import IMAGES, PerceptronTask
 from distilvec.recipe import Recipe
@@ -203,7 +204,7 @@ def rated_rows() -> RatedRows:
 
 
 def taught() -> None:
-    Job(recipe(LIKE, RATES[0], 0)).teach()
+    teach(prepare(recipe(LIKE, RATES[0], 0)))
 
 
 def main() -> None:

@@ -32,7 +32,8 @@ from molecules_long_table import LIKE, TEACHERS, chosen, mean_of_files, write_pa
 from rates import RatedRows, beside, make_rows, recipe_in, trained
 
 from distilvec.errors import DataError
-from distilvec.flow.job import Job
+from distilvec.flow.lessons import teach
+from distilvec.flow.settle import prepare
 from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import PerceptronTask
 from distilvec.recipe import Recipe
@@ -181,7 +182,7 @@ def judged_teacher(name: str) -> dict[str, Any]:
 def judged_before() -> dict[str, Any]:
     """The student before."""
     folder = FOLDER / "before"
-    Job(recipe(LIKE, RATES[0], 0)).student().save_pretrained(str(folder))
+    prepare(recipe(LIKE, RATES[0], 0)).start.open().save_pretrained(str(folder))
     return {"tasks": scores(CachedEncoder(load_teacher(model=folder)), "test")}
 
 
@@ -198,7 +199,7 @@ def rated_rows() -> RatedRows:
 
 
 def taught() -> None:
-    Job(recipe(LIKE, RATES[0], 0)).teach()
+    teach(prepare(recipe(LIKE, RATES[0], 0)))
 
 
 def main() -> None:

@@ -38,8 +38,10 @@ from similar_teachers_table import NEIGHBOURS, TEACHERS, VARIED, write_page
 
 from distilvec.corpus import read_corpus
 from distilvec.flow.demo import demo_teacher
-from distilvec.flow.job import Job
+from distilvec.flow.lessons import teach
+from distilvec.flow.prepare import open_corpus
 from distilvec.flow.run import run
+from distilvec.flow.settle import prepare
 from distilvec.judging import CachedEncoder, JudgingTask, judge, load_task, talas_tasks
 from distilvec.recipe import Recipe
 from distilvec.report import Record
@@ -261,7 +263,7 @@ def references(results: Results) -> None:
 def judged_before(student: str) -> dict[str, Any]:
     """The student as every row finds it."""
     folder = FOLDER / f"before-{student}"
-    Job(recipe(f"{student}/likelihood, ours", RATES[0], 0)).student().save_pretrained(str(folder))
+    prepare(recipe(f"{student}/likelihood, ours", RATES[0], 0)).start.open().save_pretrained(str(folder))
     return judged_model(folder)
 
 
@@ -278,7 +280,7 @@ def rated_rows(student: str) -> RatedRows:
 
 
 def taught(student: str, row: str) -> None:
-    Job(recipe(f"{student}/{row}", RATES[0], 0)).teach()
+    teach(prepare(recipe(f"{student}/{row}", RATES[0], 0)))
 
 
 def main() -> None:
@@ -299,7 +301,7 @@ def main() -> None:
     rated = rated_rows(options.student)
     names = [f"{options.student}/{row}" for row in options.rows.split(";")]
     if options.beside > 1:
-        _ = Job(recipe(f"{options.student}/likelihood, ours", RATES[0], 0)).corpus  # once, before all ask for it
+        open_corpus(recipe(f"{options.student}/likelihood, ours", RATES[0], 0))  # once, before all ask for it
         teaching = [functools.partial(taught, options.student, f"{VARIED[0]}, from {name}") for name in TEACHERS]
         make = functools.partial(rated_rows, options.student)
         beside(make, names, options.seeds, tune=options.tune, processes=options.beside, before=teaching)

@@ -37,9 +37,9 @@ from records import Rows, below, folders, seeds
 
 from distilvec.corpus import read_corpus
 from distilvec.flow.demo import demo_teacher
+from distilvec.flow.fit import store_lookup
 from distilvec.flow.start import make_student
 from distilvec.flow.teach import Taught, teach_one
-from distilvec.flow.train import store_lookup
 from distilvec.judging import CachedEncoder, RidgeMapped, judge, talas_tasks
 from distilvec.methods.base import Needs
 from distilvec.methods.table import build_method

@@ -146,6 +146,11 @@ def open_teachers(recipe: Recipe, corpus: Corpus) -> Teachers:
     _check_joint(recipe)
     components = recipe.corpus.components if recipe.corpus else "largest"
     opened = [open_teacher(section, components, corpus.modality, separator_of(recipe)) for section in recipe.teachers]
+    return teachers_of(recipe, opened)
+
+
+def teachers_of(recipe: Recipe, opened: Sequence[Teacher]) -> Teachers:
+    """The teachers of a recipe, opened already, in its order."""
     infos = [teacher_info(each, section.token_axes) for each, section in zip(opened, recipe.teachers, strict=True)]
     combined = None
     if combines(recipe):
