@@ -27,12 +27,11 @@ from torch.utils.data import DataLoader
 
 from distilvec.errors import DistilvecError
 from distilvec.interruption import StopSignals
-from distilvec.modules.causal import answer_places
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.training import checkpoint as checkpoints
 from distilvec.training import distributed as ranks
 from distilvec.training import sharding
-from distilvec.training.data import Collator, Rows
+from distilvec.training.data import Collator, Rows, amount
 from distilvec.training.distributed import rank, world_size
 from distilvec.training.diverged import Texts, diverged_gradient, diverged_loss
 from distilvec.training.generators import generators, set_generators
@@ -202,7 +201,7 @@ class Loop:
 
     def _shares(self, window: list[dict[str, Any]]) -> list[float]:
         """For how much each micro-batch of a step counts: its share of items, or of tokens of answers."""
-        amounts = torch.tensor([_amount(batch) for batch in window], dtype=torch.float64).reshape(-1, 2)
+        amounts = torch.tensor([amount(batch) for batch in window], dtype=torch.float64).reshape(-1, 2)
         if len(window) > 1 and world_size() > 1:
             amounts = ranks.sum_over_ranks(amounts.to(self.device)).cpu()
         items, tokens = amounts.T
@@ -397,9 +396,3 @@ class Loop:
         with checkpoints.readable(folder / checkpoints.RANKS):
             self.sums = Sums(**on_device(own["sums"], self.device))
             set_generators(own["generators"])
-
-
-def _amount(batch: dict[str, Any]) -> tuple[int, int]:
-    """How many items a micro-batch has, and how many tokens of answers, which are what counts where there are any."""
-    mask = batch["features"].get("answer_mask")
-    return len(batch["rows"]), 0 if mask is None else int(answer_places(mask)[1].sum())
