@@ -51,7 +51,7 @@ class Job:
 
     @cached_property
     def start(self) -> Any:
-        return parts.make_start(self.recipe, self.corpus)
+        return parts.make_start(self.recipe, self.corpus, self.opened)
 
     def student(self) -> SentenceTransformer:
         return self.start.open()
