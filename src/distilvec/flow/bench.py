@@ -183,7 +183,7 @@ class Bench:
         if known := self.known(file, one):
             return {task: Score.from_dict(score) for task, score in known["scores"].items()}
         try:
-            output_folder(one.recipe, resume=True)
+            output_folder(one.recipe, resume=(one.output / "recipe.yaml").is_file())
         except EnvironmentProblem:  # the folder cannot be written
             raise
         except DistilvecError as error:
@@ -281,7 +281,7 @@ class Bench:
             one = self.one(name, candidate, self.folder / "tuning" / slug(name) / f"lr-{rate:g}")
             known = self.known(one.output / "agreement.json", one)
             if not known:
-                output_folder(one.recipe, resume=True)
+                output_folder(one.recipe, resume=(one.output / "recipe.yaml").is_file())
                 try:
                     trained = fit(one, lessons, resume=_resumes(one))
                     known = {"identity": self.holds_for(one), "value": quality(trained.student)}
