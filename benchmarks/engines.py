@@ -31,10 +31,12 @@ from static import texts as sentences
 
 from distilvec.export import export_onnx, load_onnx
 from distilvec.export.convert import row_cosines
-from distilvec.flow.demo import SHAPE, TABLE_PIECES, demo_teacher
+from distilvec.flow.demo import TABLE_PIECES, demo_teacher
 from distilvec.students import load_student, ship, shrink, static
 
 SINGLES = 64
+#: A quarter of the demo's teacher, with all of its pieces.
+SHAPE = {"layers": 4, "embedding": 64, "inner": 416, "positions": 128}
 #: name -> engine and precision.
 WAYS: dict[str, Any] = {
     "ONNX": ("onnxruntime", "float32"),

@@ -1,105 +1,102 @@
-"""Counts of the house, of this checkout and of another: lines, files, circles, and who carries what around.
+"""Measure how a checkout is built: its size, the length of its parts, what a run loads, and what asks about what.
 
-    python benchmarks/house.py --source FOLDER     # FOLDER: a checkout of before
+    python benchmarks/house.py                           # the working tree; "before" stays as it was written
+    python benchmarks/house.py --against 3ed507a         # that commit as "before", too
+    python benchmarks/house.py 7dfa07d                   # a commit in place of the working tree
+    python benchmarks/house.py --show "functions over"   # the places that a rule counts; nothing is written
 
-Lines and files of `src`; modules at the top level (files and packages); circles: groups of modules that import one
-another, deferred imports and those for types counted; functions that take a recipe and a corpus; calls of
-`build_method`; files above 400 lines.
+Commits are checked out with `git worktree` in a temporary folder. What is measured, and how, is in housing/rules.py and
+under the table; most of the time goes into a default run, which is traced line by line, and an import of everything.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import json
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from housing.checkout import House
+from housing.rules import OUTSIDE, RULES
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def counts(checkout: Path) -> dict[str, int]:
-    """What is counted of a checkout."""
-    package = checkout / "src" / "distilvec"
-    files = {file: file.read_text(encoding="utf-8") for file in sorted(package.rglob("*.py"))}
-    trees = {file: ast.parse(text) for file, text in files.items()}
-    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
-    top = [each for each in package.iterdir() if each.suffix == ".py" or (each / "__init__.py").exists()]
-    return {
-        "lines": sum(len(text.splitlines()) for text in files.values()),
-        "files": len(files),
-        "files above 400 lines": sum(len(text.splitlines()) > 400 for text in files.values()),
-        "modules at the top level": len([each for each in top if each.name != "__init__.py"]),
-        "circles of imports": circles(package, trees),
-        "functions that take recipe and corpus": sum(
-            isinstance(node, ast.FunctionDef)
-            and {"recipe", "corpus"} <= {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
-            for node in nodes
-        ),
-        "calls of build_method": sum(
-            isinstance(node, ast.Call) and getattr(node.func, "id", "") == "build_method" for node in nodes
-        ),
-    }
+def measured(house: House, commit: str) -> dict[str, Any]:
+    """The figures of a checkout: rule -> number or [part, whole], and lines outside the spine by group."""
+
+    def count(found: Any) -> Any:
+        return len(found) if isinstance(found, list) and not (found and isinstance(found[0], int)) else found
+
+    counts = {name: count(measure(house)) for name, (_, measure) in RULES.items()}
+    outside = {name: house.lines(paths) for name, paths in OUTSIDE.items()}
+    return {"commit": commit, "counts": counts, "outside": outside}
 
 
-def circles(package: Path, trees: dict[Path, ast.Module]) -> int:
-    """Groups of at least two files that reach one another by their imports."""
-    names = {_name(package, file): file for file in trees}
-    reached = {
-        name: _imports(tree, _name(package, file), names)
-        for file, tree in trees.items()
-        for name in [_name(package, file)]
-    }
-    grown = True
-    while grown:
-        grown = False
-        for name, others in reached.items():
-            more = set().union(others, *(reached[other] for other in others))
-            if len(more) > len(others):
-                reached[name], grown = more, True
-    return len(
-        {
-            frozenset(other for other in reached[name] if name in reached[other])
-            for name in names
-            if name in reached[name]
-        }
-    )
+def table(figures: dict[str, dict[str, Any]]) -> str:
+    """The page of the figures of one or two checkouts."""
+
+    def row(name: str, group: str, last: str) -> str:
+        values = [side[group][name] for side in figures.values()]
+        cells = [f"{v:,}" if isinstance(v, int) else f"{v[0]:,} of {v[1]:,} ({v[0] / v[1]:.1%})" for v in values]
+        return f"| {' | '.join([name, *cells, last])} |"
+
+    heads = " | ".join(f"{name}: {side['commit']}" for name, side in figures.items())
+    line = f"| --- |{' ---: |' * len(figures)} --- |"
+    lines = ["# The house in numbers", "", "`python benchmarks/house.py --against 3ed507a`", ""]
+    lines += [f"| measured | {heads} | aim |", line]
+    lines += [row(name, "counts", aim) for name, (aim, _) in RULES.items()]
+    lines += ["", *(f"- **{name}**: {' '.join(str(each.__doc__).split())}." for name, (_, each) in RULES.items())]
+    lines += ["", "## Outside the spine", "", f"| lines of | {heads} | paths under src/distilvec |", line]
+    return "\n".join([*lines, *(row(name, "outside", f"`{paths}`") for name, paths in OUTSIDE.items()), ""])
 
 
-def _name(package: Path, file: Path) -> str:
-    parts = ("distilvec", *file.relative_to(package).with_suffix("").parts)
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def _imports(tree: ast.Module, own: str, names: dict[str, Path]) -> set[str]:
-    """Modules of the package that a file imports, wherever it says so."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            inside = {f"{node.module}.{alias.name}" for alias in node.names}
-            whole = {name for name in inside if name in names}
-            found |= whole or {node.module}
-    return {name for name in found if name in names and name != own}
+@contextmanager
+def checkout(commit: str | None) -> Iterator[tuple[House, str]]:
+    """A commit, checked out while the block runs, or the working tree; with its name."""
+    if commit is None:
+        yield House(ROOT), git("describe", "--always", "--dirty", "--exclude=*")
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = str(Path(name) / "checkout")
+        git("worktree", "add", "--quiet", "--detach", folder, commit)
+        try:
+            yield House(Path(folder)), git("rev-parse", "--short", commit)
+        finally:
+            git("worktree", "remove", "--force", folder)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", type=Path, required=True, help="the checkout of before")
+    parser.add_argument("commit", nargs="?", help="what is measured; default the working tree")
+    parser.add_argument("--against", metavar="COMMIT", help="measure this one, too, as before")
+    parser.add_argument("--show", metavar="WORDS", help="print what the rules with these words in their names find")
     asked = parser.parse_args()
-    found = {"before": counts(asked.source), "now": counts(ROOT)}
-    lines = [
-        "# The house in numbers",
-        "",
-        "`python benchmarks/house.py --source FOLDER`, FOLDER a checkout of 8fae86b.",
-        "",
-    ]
-    lines += ["| counted | before | now |", "| --- | ---: | ---: |"]
-    lines += [f"| {name} | {value:,} | {found['now'][name]:,} |" for name, value in found["before"].items()]
-    (RESULTS / "house.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    (RESULTS / "house.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print("\n".join(lines))
+    if asked.show is not None:
+        with checkout(asked.commit) as (house, _):
+            for name, (_, measure) in RULES.items():
+                if asked.show in name:
+                    found = measure(house)
+                    print(name, *(found if isinstance(found, list) else [found]), sep="\n  ")
+        return
+    stored = RESULTS / "house.json"
+    figures = json.loads(stored.read_text(encoding="utf-8"))
+    for side, commit in (("before", asked.against), ("now", asked.commit)):
+        if side == "now" or commit:
+            with checkout(commit) as (house, name):
+                figures[side] = measured(house, name)
+    stored.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    (RESULTS / "house.md").write_text(table(figures), encoding="utf-8")
+    print(table(figures))
 
 
 if __name__ == "__main__":

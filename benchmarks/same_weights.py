@@ -64,10 +64,10 @@ def train(name: str, place: Path) -> str:
     rates = {"lr": 1e-4, "heads_lr": 1e-3, **job.get("optimizer", {})}
     distilvec.train(
         teacher_folder(),
-        job["student"],
-        {"path": texts(), "holdout": 0.1},
-        job["method"],
-        place,
+        student=job["student"],
+        corpus={"path": texts(), "holdout": 0.1},
+        method=job["method"],
+        output=place,
         training={"max_steps": 12, "batch_size": 16},
         optimizer=rates,
     )

@@ -47,7 +47,6 @@ from distilvec.flow.finetune import finetune
 from distilvec.flow.teach import teacher_info
 from distilvec.methods.base import Method
 from distilvec.methods.table import build_method
-from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.store import SignalStore, fill
 from distilvec.students import StudentTap
 from distilvec.tasks.base import Task
@@ -56,10 +55,9 @@ from distilvec.tasks.table import build_task
 from distilvec.teachers import Teacher, load_teacher
 from distilvec.teachers.signals import TeacherInfo
 from distilvec.training import Collator, Distiller, LiveSource, StoreSource, TokenizedCorpus
-from distilvec.training.arguments import training_arguments
-from distilvec.training.distiller import describe as describe_student
+from distilvec.training.loop import Loop
 from distilvec.training.sample import make_sample
-from distilvec.training.trainer import DistillationTrainer
+from distilvec.training.step import describe as describe_student
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "emo": ("emo", {}),
@@ -121,7 +119,7 @@ class TokenWorkload(Workload):
     def batches(self, count: int) -> list[Any]:
         return self.batch_rows()[:count]
 
-    def trainer(self, name: str, steps: int = 1000, callbacks: list[Any] | None = None) -> DistillationTrainer:
+    def loop(self, name: str, steps: int = 1000) -> Loop:
         """As the base class' for a method of `METHODS`, with the source that the name says."""
         word, _, where = name.rpartition(" ")
         method = _method(word if word in METHODS else name)
@@ -139,24 +137,14 @@ class TokenWorkload(Workload):
         method.build(describe_student(StudentTap(student).info, task), [self.info], sample)
         method.attach(student)
         self.collators[name] = Collator(self.corpus, self.tokens, [source])
-        training = TrainingSection(
-            batch_size=self.batch_size, save_every=10**6, max_steps=steps, logging_steps=50, **self._placement()
-        )
-        return DistillationTrainer(
-            Distiller(student, method, needs, task).to(self.device),
-            training_arguments(training, OptimizerSection(lr=1e-4), self.folder / "runs" / name, 1000),
-            rows=self.rows,
-            collator=self.collators[name],
-            heads_lr=1e-4,
-            callbacks=callbacks,
-        )
+        return self.around(Distiller(student, method, needs, task), name, self.collators[name], steps)
 
     def step(self, name: str) -> Callable[[Any], Any]:
         """What happens with the rows of a batch: the teacher's forward, collating alone, or collating and a step."""
         if name == FORWARD:
             return self._read_texts
         if name.endswith(COLLATING):
-            self.trainer(name)
+            self.loop(name)
             return self.collators[name]
         train = self.method_step(name)
         return lambda rows: train(self.collators[name](rows))

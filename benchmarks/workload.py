@@ -26,9 +26,9 @@ from distilvec.store import SignalStore
 from distilvec.students import StudentTap, fresh, load_student
 from distilvec.teachers.signals import TeacherInfo
 from distilvec.training import BucketedBatches, Collator, Distiller, StoreSource, TokenizedCorpus
-from distilvec.training.arguments import training_arguments
+from distilvec.training.distributed import join
+from distilvec.training.loop import Loop
 from distilvec.training.sample import make_sample
-from distilvec.training.trainer import DistillationTrainer
 
 TEACHER_WIDTH = 384
 #: name -> method, its options, sharpness-aware steps.
@@ -122,13 +122,13 @@ class Workload:
         return [[int(row) for row in self.rows[batch]] for batch in batches if len(batch) == self.batch_size]
 
     def batches(self, count: int) -> list[dict[str, Any]]:
-        """The first batches, as the trainer's data loader gives them."""
+        """The first batches, as the loop's data loader gives them."""
         collate = self.collator()
         return [collate(rows) for rows in self.batch_rows()[:count]]
 
-    def trainer(self, name: str, steps: int = 1000, callbacks: list[Any] | None = None) -> DistillationTrainer:
-        """A trainer as `distilvec.training.fit` builds it, for a copy of the student."""
-        method_name, options, sharpness = METHODS[name]
+    def loop(self, name: str, steps: int = 1000) -> Loop:
+        """A loop as `distilvec.training.fit` makes it, for a copy of the student."""
+        method_name, options, _ = METHODS[name]
         student, method = copy.deepcopy(self.student), build_method(method_name, options)
         teachers = [TeacherInfo("random", TEACHER_WIDTH)]
         tap = StudentTap(student)
@@ -137,45 +137,35 @@ class Workload:
         del tap
         method.build(StudentTap(student).info, teachers, sample)
         fill_queues(method)
-        training = TrainingSection(
-            batch_size=self.batch_size, save_every=10**6, max_steps=steps, logging_steps=50, **self._placement()
-        )
-        return DistillationTrainer(
-            Distiller(student, method, needs).to(self.device),
-            training_arguments(training, OptimizerSection(lr=1e-4), self.folder / "runs" / name, 1000),
-            rows=self.rows,
-            collator=self.collator(),
-            heads_lr=1e-4,
-            sharpness=SharpnessSection(**sharpness).model_dump() if sharpness else None,
-            callbacks=callbacks,
-        )
+        return self.around(Distiller(student, method, needs), name, self.collator(), steps)
 
-    def _placement(self) -> dict[str, Any]:
-        return {"use_cpu": True} if self.device.type == "cpu" else {"bf16": True}
+    def around(self, distiller: Distiller, name: str, collator: Collator, steps: int) -> Loop:
+        """The loop that trains a distiller, with the sharpness-aware steps of a row."""
+        place = {"use_cpu": True} if self.device.type == "cpu" else {"bf16": True}
+        training = TrainingSection(
+            batch_size=self.batch_size, save_every=10**6, max_steps=steps, logging_steps=50, **place
+        )
+        sharpness = METHODS[name][2] if name in METHODS else None
+        section = OptimizerSection(lr=1e-4, sharpness=None if sharpness is None else SharpnessSection(**sharpness))
+        folder = self.folder / "runs" / name
+        return Loop(distiller, training, section, folder, self.rows, collator, join(training, folder))
 
     def method_step(self, name: str) -> Callable[[dict[str, Any]], None]:
-        """One optimiser step of a method: what the trainer does between two batches."""
-        trainer = self.trainer(name)
-        optimizer = trainer.create_optimizer()
-        trainer.current_gradient_accumulation_steps = 1
-        trainer.state.max_steps, trainer.state.global_step = 1000, 500
-        parameters = list(trainer.model.parameters())
+        """One optimiser step of a method: what the loop does between two batches."""
+        loop = self.loop(name)
+        loop.state.global_step = 500
 
         def step(batch: dict[str, Any]) -> None:
-            trainer.training_step(trainer.model, batch)
-            nn.utils.clip_grad_norm_(parameters, trainer.args.max_grad_norm)
-            optimizer.step()
-            optimizer.zero_grad()
+            loop.step([batch])
+            loop.model.zero_grad()
 
         return step
 
     def bare_step(self, *, clipped: bool) -> Callable[[dict[str, Any]], None]:
         """Forward, backward of a sum, and the same optimiser, of the student alone: no loss, no teacher."""
         student = copy.deepcopy(self.student).train()
-        trainer = self.trainer("simcse")
-        kind, arguments = trainer.get_optimizer_cls_and_kwargs(trainer.args, student)
         parameters = list(student.parameters())
-        optimizer = kind(parameters, **arguments)
+        optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=True)
 
         def step(batch: dict[str, Any]) -> None:
             features = {key: value.to(self.device) for key, value in batch["features"].items()}

@@ -10,6 +10,7 @@ outlives it. An unknown file, row or column stops the build.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -69,7 +70,8 @@ class Number:
 
 
 def filled(name: str) -> str:
-    """A template of docs/figures with its figures in it."""
+    """A template of docs/figures with its figures in it; a name without an ending is that of a page."""
+    file = name if "." in name else f"{name}.md"
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -87,12 +89,13 @@ def filled(name: str) -> str:
         "lines": lines,
         "sets": sets,
         "seeds": seeds,
+        "log10": math.log10,
     }
     environment.globals |= {"closed": closed, "planned": planned}
     try:
-        return re.sub(r"\n{3,}", "\n\n", environment.get_template(f"{name}.md").render().strip())
+        return re.sub(r"\n{3,}", "\n\n", environment.get_template(file).render().strip())
     except (jinja2.TemplateError, LookupError, ValueError) as error:
-        raise SystemExit(f"docs/figures/{name}.md: {error!r}") from error
+        raise SystemExit(f"docs/figures/{file}: {error!r}") from error
 
 
 @cache

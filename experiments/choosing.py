@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import opened
 from common import WORK, Results, arguments, finished, settings_of, shared
 from records import Rows
 
 from distilvec.choosing import choose
 from distilvec.choosing.prediction import RUNS, kind_of, predict
 from distilvec.flow.demo import demo_teacher
-from distilvec.flow.job import Job
-from distilvec.flow.train import train_student
 from distilvec.judging import CachedEncoder, judge, talas_tasks
 from distilvec.recipe import Recipe
 from distilvec.training import bfloat16_pays
@@ -86,7 +85,7 @@ def trained(section: dict[str, Any], name: str, device: str | None) -> dict[str,
     """The candidate after training."""
     made = recipe(section, WORK / "choosing" / "runs" / name, device)
     shutil.rmtree(made.output, ignore_errors=True)
-    student, fitted = train_student(Job(made))
+    student, fitted, _ = opened.trained(opened.settled(made))
     shutil.rmtree(made.output, ignore_errors=True)
     scores = judge({"student": CachedEncoder(student)}, sets()).scores["student"]
     return {

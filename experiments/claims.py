@@ -1,293 +1,360 @@
-"""What the papers claim and what our results say: writes experiments/CLAIMS.md from the result files.
+"""What the papers claim and what our results say: writes experiments/CLAIMS.md and OWN.md from the result files.
 
     python experiments/claims.py
 
 Nobody writes a verdict: each follows from the files by the rules at the head of the page (verdicts.py). What is claimed
-stands in claimed.py. No data are needed.
+stands in claimed.csv, the words of the pages in claims_words.md. No data are needed.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-from collections.abc import Callable
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import cross_table
-import image_starts_table
-import image_tables
-import many_text_table
-import measured
+import compared
 import mixture_table
-import molecule_tables
-import molecules_long_table
 import numpy as np
 import sharpness_table
-import similar_teachers_table
-import writing_table
-from claim import LABELLED, LONG, MOLECULES, OUT_OF_DOMAIN, OWN_RADIUS, PLAIN_KINDS, SIMILAR, STARTS, TEXTS, Claim
-from claim_rules import MISSING, RULES, changes
-from claimed import CLAIMS, PARTS
-from cross_rows import ROWS
+from claimed import CLAIMS, FORMS, OWN, Claim
 from layout import head, line
-from records import RESULTS, Rows, below, committed, pairs_of_seeds, seeds
+from records import RESULTS, committed
 from verdicts import (
-    ALIKE,
-    FAILS,
     HOLDS,
     OPEN,
-    OPPOSITE,
     SEEDS,
-    UNLIKE,
+    SMALL,
     UNTESTED,
+    VERDICTS,
     Finding,
     figure,
     holm,
-    judge,
     student_interval,
     untested,
     verdict,
 )
 
+import alignment
+
 HERE = Path(__file__).parent
-#: Seed -> task -> main metric; the seed is None for models that are not trained here.
-Scores = dict[int | None, dict[str, float]]
-Found = list[tuple[Claim, str, Finding]]
+BENCHMARKS = HERE.parent / "benchmarks" / "results"
+#: Verdicts before these rules, and what became of them.
+CHANGES = RESULTS / "claims"
+#: What a rate may differ by from the published one, in points: both are counted.
+NEAR = 1.0
+#: A claim, the student, and the finding of each form.
+Found = list[tuple[Claim, str, dict[str, Finding]]]
+#: Kinds whose figure is no difference of scores.
+PLAIN = ("cost", "memory", "flatter", "rate", "time", "geometry")
 
 
-def task_scores(results: Path, student: str, row: str) -> Scores:
-    """Main metrics of a row, without the test rows that share a text with the training corpus.
+def findings(results: Path = RESULTS, benchmarks: Path = BENCHMARKS, claims: Sequence[Claim] = CLAIMS) -> Found:
+    """Every claim with each student that it was tested with; p-values corrected over each paper's claims.
 
-    Of the runs of many text teachers only averages without them were kept, so the sets without any count there.
+    A claim that no student can speak to has one line with the reason.
     """
-    if student == MOLECULES:
-        return dict(molecule_tables.task_scores(committed("molecules", results), row))
-    if student == LONG:
-        return molecules_long_table.scores(committed("molecules_long", results), row)
-    if student == TEXTS:
-        found = many_text_table.task_scores(below(committed("many_text", results), "talas"), row)
-        return {seed: _chosen(each, many_text_table.CLEAN) for seed, each in found.items()}
-    if student == STARTS:
-        return image_starts_table.scores(committed("image_starts", results), row)
-    if student in SIMILAR:
-        return _trained(committed("similar_teachers", results), f"{student.partition('/')[2]}/{row}")
-    if student in OWN_RADIUS:
-        optimizer = sharpness_table.OPTIMIZER_OF.get(row, row)
-        return _trained(committed("sharpness", results), f"{OWN_RADIUS[student]}/{optimizer}")
-    crossed = committed("cross_tokenizer", results)
-    if student == OUT_OF_DOMAIN:
-        return _trained(crossed, f"{OUT_OF_DOMAIN}/bpe/{row}")
-    home = committed("talas_table", results)
-    fixed = home.get("teacher" if row == "teacher" else f"{student}/references", {"models": {}})["models"]
-    if row in fixed:
-        return {None: dict(fixed[row]["clean"])}
-    # Methods that look inside the teacher have their rows of the same comparison elsewhere.
-    return _trained(home, f"{student}/{row}") or _trained(crossed, f"unsupervised/{student}/{row}")
-
-
-def _trained(rows: Rows, name: str) -> Scores:
-    return {seed: dict(run["clean"]) for seed, run in seeds(rows, name).items()}
-
-
-def _chosen(scores: dict[str, float], names: tuple[str, ...]) -> dict[str, float]:
-    return {name: value for name, value in scores.items() if name in names}
-
-
-def compare_scores(claim: Claim, results: Path, student: str) -> Finding:
-    """The paired difference of two rows, in points. Columns of one molecule file are one set."""
-    other = claim.b
-    if other == many_text_table.BEST_SINGLE:
-        other = many_text_table.best_single(below(committed("many_text", results), "talas")) or other
-    if student in SIMILAR and other.endswith(similar_teachers_table.BEST_SINGLE):
-        varied, rows = other.removesuffix(similar_teachers_table.BEST_SINGLE), committed("similar_teachers", results)
-        other = similar_teachers_table.best_single(rows, student.partition("/")[2], varied) or other
-    if other == molecules_long_table.BEST_SINGLE:
-        other = next(iter(molecules_long_table.chosen(committed("molecules_long", results))), other)
-    if other == image_starts_table.BEST_SINGLE:
-        other = image_starts_table.best_single(committed("image_starts", results)) or other
-    first, second = (task_scores(results, student, row) for row in (claim.a, other))
-    missing = [row for row, found in ((claim.a, first), (other, second)) if not found]
-    if missing:
-        return untested(f"no {' and no '.join(missing)}")
-    differences: dict[str, dict[int | None, float]] = {}
-    for one, two in pairs_of_seeds(first, second):
-        each: dict[str, list[float]] = {}
-        for task in first[one].keys() & second[two].keys():
-            if not claim.part or task.startswith(PARTS[claim.part]):
-                each.setdefault(task.partition(" ")[0], []).append(100 * (first[one][task] - second[two][task]))
-        for name, gaps in sorted(each.items()):
-            differences.setdefault(name, {})[one if one is not None else two] = float(np.mean(gaps))
-    named = [other] if other != claim.b else []
-    return judge(claim.kind, differences, ", ".join([*named, *([claim.part] if claim.part else [])]))
-
-
-def compare_ranks(claim: Claim, results: Path) -> Finding:
-    """The difference of two average ranks over the columns of each molecule file."""
-    other, differences = molecule_tables.paired_ranks(committed("molecules", results), claim.a, claim.b)
-    if not differences:
-        return untested(f"{claim.a} or {claim.b} is not whole")
-    return judge("rank", differences, "" if other == claim.b else other)
-
-
-def compare_images(claim: Claim, results: Path) -> Finding:
-    """The difference of two accuracies, by data set and seed."""
-    other, differences = image_tables.paired(committed("images", results), claim.a, claim.b)
-    if not differences:
-        return untested(f"no {claim.a} or no {other}")
-    return judge(claim.kind, differences, "" if other == claim.b else other)
-
-
-def compare_labelled(claim: Claim, results: Path, student: str) -> Finding:
-    """The difference of two rows' test scores in points, paired by labelled set and seed."""
-    setting = student.removeprefix(LABELLED).removeprefix("/")
-    rows = committed("cross_tokenizer", results)
-    missing = [row for row in (claim.a, claim.b) if row not in ROWS]
-    first, second = ({} if missing else cross_table.scores(rows, row, setting) for row in (claim.a, claim.b))
-    differences: dict[str, dict[int | None, float]] = {}
-    for name, seed in first:
-        if (name, seed) in second and name != cross_table.JOINT:
-            differences.setdefault(name, {})[seed] = first[name, seed] - second[name, seed]
-    if not differences:
-        return untested(f"no run of {claim.a} and {claim.b} on one set")
-    chance = {row: cross_table.untrained_sets(rows, row, setting) & set(differences) for row in (claim.a, claim.b)}
-    left = {name: each for name, each in differences.items() if not any(name in sets for sets in chance.values())}
-    outside = sorted({name for row in (claim.a, claim.b) for name in cross_table.edges(rows, row, setting)} & set(left))
-    chosen = sorted(set(left) & set(cross_table.CHOOSING)) if _was_chosen(claim) else []
-    notes = [f"chosen on {', '.join(chosen)}"] if chosen else []
-    notes += [f"rate at the edge of the grid on {', '.join(outside)}"] if outside else []
-    finding = judge("labelled", left, "; ".join(notes))
-    for row, sets in chance.items():
-        if sets:
-            why = f"{UNLIKE}: {row} did not train on {', '.join(sorted(sets))}"
-            finding = replace(finding, verdict=why, p=None)
-    return finding
-
-
-def _was_chosen(claim: Claim) -> bool:
-    """Whether a row has defaults that were chosen on validation data of some of the sets."""
-    return any(ROWS[row].method in ("emo", "distillmoe") for row in (claim.a, claim.b)) and claim.preset == "ours"
-
-
-def compare_mixtures(claim: Claim, results: Path) -> Finding:
-    """The difference of two aggregations on one group of tasks in points."""
-    other, _, group = claim.b.partition(" ")
-    differences = mixture_table.paired(committed("mixtures", results), claim.a, other, group)
-    starts = {run // mixture_table.SEEDS for each in differences.values() for run in each if run is not None}
-    count = f"{group}, {len(starts)} start{'s'[: len(starts) > 1]}"
-    return judge("mixed", differences, count) if differences else untested(f"no {claim.a} or no {other}")
-
-
-def compare_written(claim: Claim, results: Path) -> Finding:
-    """The difference of two rows' ROUGE-L in points, paired by set and seed."""
-    rows = committed("writing", results)
-    differences = writing_table.paired(rows, claim.a, claim.b)
-    if not differences:
-        return untested(f"no {claim.a} or no {claim.b}")
-    outside = [row for row in (claim.a, claim.b) if writing_table.at_the_edge(rows, row)]
-    return judge("written", differences, f"rate at the edge of the grid of {', '.join(outside)}" if outside else "")
-
-
-def compare_cost(claim: Claim, benchmarks: Path) -> Finding:
-    """The ratio of two steps' processor time."""
-    file = benchmarks / ("token_steps.json" if claim.a.endswith((" live", " store")) else "step.json")
-    rows = {row["name"]: row for row in json.loads(file.read_text())["rows"]} if file.exists() else {}
-    if claim.a not in rows or claim.b not in rows:
-        return untested(f"no {file.name} with both rows")
-    found = rows[claim.a]["ratio_processor_time"]
-    interval = (found["least"], found["greatest"])
-    judged = f"{UNLIKE}: {claim.unlike}" if claim.unlike else verdict("cost", interval, claim.limit)
-    return Finding(found["median"], interval, "student bpe, 1 thread", judged)
-
-
-def compare_curvature(claim: Claim, results: Path, student: str) -> Finding:
-    """How many times larger the largest eigenvalue is with b than with a, over five checkpoints.
-
-    Checkpoints of one run were not drawn, so only seeds make an interval.
-    """
-    found = sharpness_table.ratios(committed("sharpness", results), OWN_RADIUS[student], claim.a, claim.b)
-    if not found:
-        return untested("no seed of both")
-    logs = np.log(list(found.values()))
-    value, count = float(np.exp(logs.mean())), f"{len(found)} seed{'s'[: len(found) > 1]}"
-    if len(found) < SEEDS:
-        return Finding(value, None, count, f"{'one seed' if len(found) == 1 else 'two seeds'}: {value:.2f}, {OPEN}")
-    over = student_interval(logs, float(logs.mean()))
-    assert over is not None
-    (low, high), p = over
-    interval = (float(np.exp(low)), float(np.exp(high)))
-    said = HOLDS if low > 0 else OPPOSITE if high < 0 else ALIKE
-    return Finding(value, interval, count, said, seeds=interval, p=p)
-
-
-def findings(results: Path, benchmarks: Path) -> Found:
-    """Every claim with the student it is tested on and what was found; p-values corrected over each paper's claims."""
-    compare: dict[str, Callable[[Claim, str], Finding]] = {
-        "cost": lambda claim, student: compare_cost(claim, benchmarks),
-        "flatter": lambda claim, student: compare_curvature(claim, results, student),
-        "rank": lambda claim, student: compare_ranks(claim, results),
-        "labelled": lambda claim, student: compare_labelled(claim, results, student),
-        "mixed": lambda claim, student: compare_mixtures(claim, results),
-        "written": lambda claim, student: compare_written(claim, results),
-        "ahead": lambda claim, student: compare_images(claim, results),
-        "harmless": lambda claim, student: compare_images(claim, results),
-        **{kind: _given(each, results, benchmarks) for kind, each in measured.COMPARE.items()},
-    }
+    settings = functools.cache(functools.partial(compared.setting, results=results))
     found: Found = []
-    for claim in CLAIMS:
+    for claim in claims:
+        own: Found = []
         for student in claim.students:
-            make = compare.get(claim.kind)
-            finding = make(claim, student) if make else compare_scores(claim, results, student)
-            found.append((claim, student, finding))
-    for paper in dict.fromkeys(claim.paper for claim in CLAIMS):
-        family = [number for number, (claim, _, _) in enumerate(found) if claim.paper == paper]
-        for number, finding in zip(family, holm([found[number][2] for number in family]), strict=True):
-            found[number] = (*found[number][:2], finding)
+            forms = {
+                form: _finding(claim, rows, student, results, benchmarks, settings) if rows else NOT_RUN
+                for form, rows in claim.forms.items()
+            }
+            own.append((claim, student, forms))
+        run = [each for each in own if any(not _absent(form) for form in each[2].values())]
+        found += run or own[:1]
+    for paper in dict.fromkeys(claim.paper for claim in claims):
+        family = [(forms, form) for claim, _, forms in found if claim.paper == paper for form in forms]
+        corrected = holm([forms[form] for forms, form in family])
+        for (forms, form), finding in zip(family, corrected, strict=True):
+            forms[form] = finding
     return found
 
 
-def _given(compare: measured.Compare, results: Path, benchmarks: Path) -> Callable[[Claim, str], Finding]:
-    return lambda claim, student: compare(claim, results, benchmarks)
+NOT_RUN = untested("no run of this form")
 
 
-def page(found: Found) -> str:
+def _absent(finding: Finding) -> bool:
+    """Whether nothing of it was ever run."""
+    return finding.verdict == UNTESTED and finding.value is None and finding.why.startswith(("no run", "not every"))
+
+
+def _finding(
+    claim: Claim,
+    rows: tuple[str, str],
+    student: str,
+    results: Path,
+    benchmarks: Path,
+    settings: Callable[[str], compared.Setting],
+) -> Finding:
+    measured: dict[str, Callable[[], Finding]] = {
+        "cost": lambda: _step(benchmarks, rows, "ratio_processor_time", claim.limit),
+        "memory": lambda: _step(benchmarks, rows, "ratio_peak", claim.limit),
+        "flatter": lambda: _curvature(results, rows, student),
+        "rank": lambda: compared.compare_ranks(results, *rows),
+        "rate": lambda: _rate(results, *rows),
+        "time": lambda: _time(benchmarks, *rows, claim.limit),
+        "geometry": lambda: _geometry(results, *rows),
+    }
+    make = measured.get(claim.kind)
+    return make() if make else compared.compare(settings(student), *rows, claim.part, claim.kind)
+
+
+def _step(benchmarks: Path, rows: tuple[str, str], key: str, limit: float) -> Finding:
+    """The ratio of two steps' processor time, or of their peak memory, which has no spread."""
+    file = benchmarks / "step.json"
+    there = {row["name"]: row for row in json.loads(file.read_text())["rows"]} if file.exists() else {}
+    if not set(rows) <= set(there):
+        return untested(f"no run of both in {file.name}")
+    first, second = (there[row][key] for row in rows)
+    if isinstance(first, float):
+        return Finding(verdict("cost", (first / second,) * 2, limit), first / second, None, "no spread; student bpe")
+    value = first["median"] / second["median"]
+    ends = [first[a] / second[b] for a, b in (("least", "greatest"), ("greatest", "least"))]
+    interval = (min(ends), max(ends))
+    return Finding(verdict("cost", interval, limit), value, interval, "least and greatest of rounds; student bpe")
+
+
+def _curvature(results: Path, rows: tuple[str, str], student: str) -> Finding:
+    """How many times larger the largest eigenvalue is with the second, over five checkpoints.
+
+    Checkpoints of one run were not drawn, so only seeds make an interval.
+    """
+    found = sharpness_table.ratios(committed("sharpness", results), compared.EPOCHS[student], *rows)
+    if not found:
+        return untested("no run of both with one seed")
+    logs = np.log(list(found.values()))
+    value, basis = float(np.exp(logs.mean())), f"{len(found)} seed{'s'[: len(found) > 1]}"
+    basis = "; ".join([basis, *compared.grouped(map(compared.setting(student, results).notes, rows))])
+    over = student_interval(logs, float(logs.mean()))
+    if len(found) < SEEDS or over is None:
+        return Finding(UNTESTED, value, None, basis, "one seed" if len(found) == 1 else "two seeds")
+    (low, high), p = over
+    interval = (float(np.exp(low)), float(np.exp(high)))
+    return Finding(verdict("better", (low, high)), value, interval, basis, seeds=interval, p=p)
+
+
+def _rate(results: Path, name: str, side: str) -> Finding:
+    """Our rate in the published mode; it is counted, so that no interval belongs to it."""
+    found = committed(alignment.EXPERIMENT, results).get(name)
+    if found is None:
+        return untested(f"no run of {name}")
+    rate, published = found["modes"]["strict"][side], alignment.PAPER[name][("teacher", "student").index(side)]
+    judged = Finding(HOLDS, rate, None, f"{found['texts']:,} texts")
+    gap = abs(rate - published)
+    away = f"{gap:.1f} points {'above' if rate > published else 'below'}; theirs is of all splits, ours of the test set"
+    return judged if gap <= NEAR else judged.not_tested(away)
+
+
+def _time(benchmarks: Path, name: str, part: str, limit: float) -> Finding:
+    """What is added to a step or to texts, in percent: the quartiles over rounds, or over counts of teachers."""
+    file = benchmarks / f"{name}.json"
+    found = json.loads(file.read_text()) if file.exists() else {"rows": []}
+    if part == "share":
+        each = [100 * row["per_teacher"] for row in found["rows"]]
+        about = f"{found['threads']} threads, {found['device']}" if each else ""
+        value, interval = (each[0], (min(each), max(each))) if each else (None, None)
+    else:
+        rows = [row["added"] for row in found["rows"] if f"{row['batch']}x{row['tokens']}" == part]
+        value = 100 * rows[0]["median"] if rows else None
+        interval = (100 * rows[0]["quartiles"][0], 100 * rows[0]["quartiles"][1]) if rows else None
+        about = f"quartiles of {found['rounds']} rounds, {found['device']}; theirs an H200" if rows else ""
+    if value is None or interval is None:
+        return untested(f"no run of it in {file.name}")
+    return Finding(verdict("time", interval, limit), value, interval, about)
+
+
+def _geometry(results: Path, key: str, of: str) -> Finding:
+    """A figure of all mixtures of a checkpoint together, the mean over checkpoints; in brackets the middle nine tenths
+    of their tokens. Lengths are compared with the router's mass taken out, as weights that sum to 1 would have them.
+    """
+    rows = committed("mixtures", results)
+    each = [row["mixtures"][0] for start in mixture_table.starts_of(rows) if (row := rows.get(f"{start}/geometry"))]
+    if not each:
+        return untested("no run of it")
+    spreads = [whole[key][of] if of else whole[key] for whole in each]
+    if key == "wide":
+        value, interval = 100 * float(np.mean(spreads)), None
+    else:
+        value, low, high = (float(np.mean([spread[name] for spread in spreads])) for name in ("median", "low", "high"))
+        interval = (low, high)
+    count = {1: "one checkpoint", 2: "two checkpoints"}.get(len(each), f"{len(each)} checkpoints")
+    why = "; ".join(each for each in (count, mixture_table.premise(rows)) if each)
+    return Finding(UNTESTED, value, interval, f"{sum(whole['tokens'] for whole in each):,} tokens", why)
+
+
+def cell(claim: Claim, finding: Finding) -> str:
+    """A finding in words: the verdict, our figure, and what it is made of."""
+    if finding is NOT_RUN:
+        return ""
+    shown = figure(finding.value, finding.interval, "" if claim.kind in PLAIN else "+")
+    if finding.verdict == UNTESTED:
+        seen = f"; seen {shown}" if shown else ""
+        return f"**{UNTESTED}**: {finding.why}{seen}{f' ({finding.basis})' if finding.basis else ''}"
+    reach = f" (±{finding.reach:.1f})" if finding.verdict == OPEN and finding.interval else ""
+    chance = "" if finding.p is None else f", p {finding.p:.3f}, Holm {finding.holm:.3f}"
+    return f"**{finding.verdict}**{reach}: {shown}{chance}; {finding.basis}"
+
+
+def table(found: Found, *, places: bool = True) -> list[str]:
+    """One line for each claim and student that something was run of; then those that nothing was run of."""
+    run = [each for each in found if not _never(each[2])]
+    there = [form for form in FORMS if any(not _absent(forms[form]) for _, _, forms in run)]
+    lines = head("claim", "theirs", "student", *there) if there else []
+    for claim, student, forms in run:
+        text = f"{claim.text}; {claim.where}" if places else claim.text
+        lines.append(line(text, claim.figures, student, *(cell(claim, forms[form]) for form in there)))
+    never = [
+        f"{c.text}{f'; {c.where}' if places else ''} ({c.figures}): {c.why or NO_ROWS}"
+        for c, _, f in found
+        if _never(f)
+    ]
+    return [*lines, *(["", "Not tested, as nothing was run:", "", *(f"- {each}" for each in never)] if never else [])]
+
+
+NO_ROWS = "rows are missing"
+
+
+def _never(forms: dict[str, Finding]) -> bool:
+    return all(_absent(each) for each in forms.values())
+
+
+def tally(found: Found) -> dict[str, Counter[str]]:
+    """Form -> how many claims have which verdict, of those that something was run of in this form."""
+    counts = {form: Counter(f[form].verdict for _, _, f in found if not _absent(f[form])) for form in FORMS}
+    return {form: count for form, count in counts.items() if count}
+
+
+def in_words(counts: Counter[str]) -> str:
+    return ", ".join(f"{counts[each]} {each}" for each in VERDICTS)
+
+
+def page(found: Found, results: Path = RESULTS) -> str:
     """CLAIMS.md."""
-    columns = ("paper", "claim", "kind", "presets", "the paper's figure", "student", "ours, with interval")
-    lines = [RULES, *_counts(found), ""]
-    lines += head(*columns, "over sets", "over seeds", "p, Holm", "from", "verdict")
-    for claim, student, finding in found:
-        ours = figure(finding.value, finding.interval, "" if claim.kind in PLAIN_KINDS else "+")
-        sides = [
-            f"{low:+.2f} to {high:+.2f}" for low, high in (x or (np.nan,) * 2 for x in (finding.sets, finding.seeds))
+    lines = [_words("RULES"), "", "## Counts", "", *head("paper", *FORMS, "nothing run")]
+    papers = [paper for paper in dict.fromkeys(claim.paper for claim in CLAIMS) if paper != OWN]
+    for paper in papers:
+        own = [each for each in found if each[0].paper == paper]
+        counts, never = tally(own), sum(_never(forms) for _, _, forms in own)
+        lines.append(line(paper, *(in_words(counts[form]) if form in counts else "" for form in FORMS), never))
+    for paper in papers:
+        lines += ["", f"## {paper}", "", *table([each for each in found if each[0].paper == paper])]
+    return "\n".join([*lines, "", *withdrawn(results), "", _words("MISSING"), ""])
+
+
+def own_page(found: Found) -> str:
+    """OWN.md."""
+    lines = [_words("OWN_HEAD")]
+    for topic in dict.fromkeys(claim.where for claim in CLAIMS if claim.paper == OWN):
+        own = [each for each in found if each[0].paper == OWN and each[0].where == topic]
+        lines += ["", f"## {topic}", "", *table(own, places=False)]
+    return "\n".join([*lines, ""])
+
+
+#: Settings that have a student before training to compare with, and where their rows are.
+WITH_A_START = {
+    "bpe": ("talas_table", "bpe/"),
+    "cut": ("talas_table", "cut/"),
+    "embedder": ("talas_table", "embedder/"),
+    "bpe, methods on tokens": ("cross_tokenizer", "unsupervised/bpe/"),
+    "out-of-domain": ("cross_tokenizer", "out-of-domain/bpe/"),
+    "texts": ("many_text", "talas/"),
+    "similar/static": ("similar_teachers", "static/"),
+    "molecules/long": ("molecules_long", ""),
+    "images": ("images", ""),
+    "images/pretrained": ("image_starts", ""),
+}
+
+
+def withdrawn(results: Path) -> list[str]:
+    """The rows that ended below the student before training."""
+    lines = ["## Withdrawn rows", "", _words("WITHDRAWN"), "", *head("student", "row", "why")]
+    for name, (experiment, folder) in WITH_A_START.items():
+        setting = compared.setting(name.partition(",")[0], results)
+        rows = [
+            row.removeprefix(folder).rpartition("-") for row in committed(experiment, results) if row.startswith(folder)
         ]
-        sides = ["" if "nan" in side else side for side in sides]
-        chance = "" if finding.holm is None else f"{finding.p:.3f}, {finding.holm:.3f}"
-        where = f"{claim.paper}, {claim.where}"
-        cells = (where, claim.text, claim.kind, claim.preset, claim.figure, student, ours, *sides, chance)
-        lines.append(line(*cells, finding.basis, finding.verdict))
-    return "\n".join([*lines, "", changes(found), MISSING])
-
-
-def _counts(found: Found) -> list[str]:
-    """A line per paper: how many claims have which verdict."""
-    lines: list[str] = []
-    for paper in dict.fromkeys(claim.paper for claim, _, _ in found):
-        verdicts = [finding.verdict for claim, _, finding in found if claim.paper == paper]
-        counts = {word: sum(one.startswith(word) for one in verdicts) for word in (HOLDS, FAILS, UNTESTED, UNLIKE)}
-        counts[OPEN] = sum(one.endswith(OPEN) for one in verdicts)
-        lines.append(f"- {paper}: {'; '.join(f'{count} {word}' for word, count in counts.items())}.")
+        for row in dict.fromkeys(row for row, _, seed in rows if seed.isdigit() and "/" not in row):
+            if reason := setting.fallen(row):
+                lines.append(line(name, f"`{row}`", "; ".join([reason, *compared.grouped([setting.notes(row)])])))
     return lines
+
+
+def changes(found: Found) -> str:
+    """The verdicts before these rules and after them: counts, and every claim that moved."""
+    after: dict[tuple[str, ...], tuple[Claim, str, Finding]] = {}
+    for claim, student, forms in found:
+        for form, rows in claim.forms.items():
+            if rows and not _absent(forms[form]):
+                after.setdefault((student, *rows, claim.part), (claim, form, forms[form]))
+    before, moved, ways = json.loads((CHANGES / "before.json").read_text()), [], Counter[tuple[str, str]]()
+    for row in before:
+        now = after.get((row["student"], row["a"], row["b"], row["part"]))
+        was, place, text = _before(row["verdict"]), "no longer listed", "nothing was run with this student"
+        if now:
+            claim, form, finding = now
+            place = finding.verdict + (", on the page of our own" if claim.paper == OWN else "")
+            text = finding.why or finding.basis
+        elif was != UNTESTED:
+            text = "a figure of other sizes" if was == "not comparable" else "part of another claim"
+        ways[was, place] += 1
+        if (now or was != UNTESTED) and was != {OPEN: "not told apart", UNTESTED: was}.get(place, place):
+            preset = " (`paper` preset)" if row["preset"] == "paper" else ""
+            moved.append(line(row["paper"], row["claim"] + preset, row["student"], was, place, text))
+    olds = {
+        paper: Counter(_before(row["verdict"]) for row in before if row["paper"] == paper)
+        for paper in {r["paper"] for r in before}
+    }
+    lines = [_words("CHANGED"), "", *head("paper", *OLD)]
+    lines += [line(paper, *(counts[word] for word in OLD)) for paper, counts in sorted(olds.items())]
+    lines += ["", "## After", "", *head("paper", "form", *VERDICTS, "nothing run")]
+    for paper in dict.fromkeys(claim.paper for claim, _, _ in found):
+        own = [each for each in found if each[0].paper == paper]
+        never = sum(_never(forms) for _, _, forms in own)
+        for form, counts in tally(own).items():
+            lines.append(line(paper, form, *(counts[word] for word in VERDICTS), never))
+    lines += ["", "## From which to which", "", *head("before", "after", "claims")]
+    lines += [line(*way, count) for way, count in sorted(ways.items())]
+    lines += ["", "## Each that moved", "", *head("paper", "claim", "student", "before", "after", "why"), *moved]
+    return "\n".join(lines) + "\n"
+
+
+OLD = ("holds", "not told apart", "opposite", "does not hold", "no verdict", "not comparable", "not tested")
+
+
+def _before(verdict: str) -> str:
+    """An earlier verdict in one of the words of `OLD`."""
+    if verdict.endswith("no verdict"):
+        return "no verdict"
+    word = verdict.removeprefix("does not hold here (").removeprefix("the ").rstrip(")").removeprefix("the ")
+    word = word.partition(":")[0]
+    return word if word in OLD else "does not hold"
+
+
+def _words(name: str) -> str:
+    """A section of claims_words.md."""
+    _, _, rest = (HERE / "claims_words.md").read_text().partition(f"<!-- {name} -->\n")
+    students = (compared.__doc__ or "").partition("CLAIMS.md:")[2].strip()
+    numbers = {"seeds": SEEDS, "small": SMALL, "enough": compared.ENOUGH, "near": NEAR}
+    return rest.partition("<!--")[0].strip().format(students=students, **numbers)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--benchmarks", type=Path, default=HERE.parent / "benchmarks" / "results")
-    parser.add_argument("--out", type=Path, default=HERE / "CLAIMS.md")
+    parser.add_argument("--benchmarks", type=Path, default=BENCHMARKS)
+    parser.add_argument("--out", type=Path, default=HERE)
     options = parser.parse_args()
-    text = page(findings(options.results, options.benchmarks))
-    options.out.write_text(text)
-    print(text)
+    found = findings(options.results, options.benchmarks)
+    (options.out / "CLAIMS.md").write_text(page(found))
+    (options.out / "OWN.md").write_text(own_page(found))
+    (options.out / CHANGES.relative_to(HERE) / "before-and-after.md").write_text(changes(found))
+    print("\n".join(f"{paper}: {own}" for paper, own in Counter(c.paper for c, _, _ in found).items()))
 
 
 if __name__ == "__main__":

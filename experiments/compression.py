@@ -23,16 +23,16 @@ import headline
 import numpy as np
 from common import WORK, Results, arguments, committed, finished, settings_of, shared
 from layout import line
+from opened import settled, trained
 from records import Rows
 
 from distilvec.corpus import Corpus
 from distilvec.flow.compress import compress
-from distilvec.flow.job import Job
-from distilvec.flow.train import train_student
+from distilvec.flow.lessons import held_out
 from distilvec.judging import CachedEncoder, judge, speed, talas_tasks
 from distilvec.judging.agreement import likeness
 from distilvec.recipe import Recipe
-from distilvec.report.compressed import Compression
+from distilvec.report.sections.compressed import Compression
 from distilvec.students import load_student
 
 EXPERIMENT = "compression"
@@ -90,13 +90,13 @@ def static(name: str) -> dict[str, Any]:
     """A static student before and after training."""
     made = recipe(name)
     shutil.rmtree(made.output, ignore_errors=True)
-    job = Job(made)
-    untrained = job.student()
-    student, fitted = train_student(job)
+    prepared = settled(made)
+    untrained = prepared.start.open()
+    student, fitted, lessons = trained(prepared)
     shutil.rmtree(made.output, ignore_errors=True)
     tasks = talas_tasks(shared() / "data")
     judged = judge({"untrained": CachedEncoder(untrained), "trained": CachedEncoder(student)}, tasks)
-    texts, vectors = job.held_out()
+    texts, vectors = held_out(prepared.corpus, lessons.first)
     agreed = {
         model: likeness(vectors, encode(texts))
         for model, encode in (("untrained", CachedEncoder(untrained)), ("trained", CachedEncoder(student)))

@@ -9,6 +9,7 @@ import numpy as np
 import talas_table
 from cross_rows import ROWS, SETS, LabelledSet
 from layout import cell, head, line
+from rates import ENDS, at_an_end, fell, shown, tuned, withdrawn
 from records import Rows, below, committed, folders, seeds
 
 EXPERIMENT = "cross_tokenizer"
@@ -51,7 +52,9 @@ def _supervised(rows: Rows, labelled: LabelledSet) -> list[str]:
             cells = " | ".join(cell([run["test"][n] for run in runs]) for n in names)
             weight = "1" if row.method == "sft" else f"{runs[0]['alpha']:g}"
             speed = np.mean([1e3 * run["training_seconds"] / run["steps"] for run in runs])
-            lines.append(f"| {name} | {weight} | {len(runs)} | {lr:g} | {cells} | {speed:.0f} |")
+            validation = tried(rows, row.like or name, labelled.metric)
+            rate = shown(lr, validation if len(validation) > 1 else {})  # MRPC has the rate of another set
+            lines.append(f"| {name} | {weight} | {len(runs)} | {rate} | {cells} | {speed:.0f} |")
     return lines + refused
 
 
@@ -61,11 +64,18 @@ def best_rate(rows: Rows, row: str, metric: str) -> float | None:
     Args:
         rows: of one labelled set.
     """
-    runs = [run for name, run in rows.items() if run.get("row") == row and run.get("seed") == 0 and "lr" in run]
-    runs.sort(key=lambda run: run["lr"])
-    return max(runs, key=lambda run: run["validation"][metric])["lr"] if runs else None
+    found = tried(rows, row, metric)
+    return max(sorted(found), key=found.__getitem__) if found else None
 
 
+def tried(rows: Rows, row: str, metric: str) -> dict[float, float]:
+    """Rate -> validation score of a row with seed 0, of the rows of one labelled set."""
+    runs = [run for run in rows.values() if run.get("row") == row and run.get("seed") == 0 and "lr" in run]
+    return {run["lr"]: run["validation"][metric] for run in runs}
+
+
+#: What a run logs of DistillMoE's gate.
+GATES = ("term/gate_cosine", "term/gate_contrast", "term/gate_margin")
 #: Sets whose validation data chose what `sound` changed of EMO and DistillMoE.
 CHOOSING = ("banking77", "stsb", "stsb_separate")
 #: STS-B with both texts as one input: too few rows, and the same texts as `stsb_separate`.
@@ -94,13 +104,31 @@ def untrained_sets(rows: Rows, row: str, setting: str = "") -> set[str]:
     return found
 
 
+#: A gate's share that leaves the other experts next to no training.
+MOST = 0.7
+
+
+def one_expert(rows: Rows, row: str, setting: str | None = None) -> list[tuple[str, str]]:
+    """That one expert has nearly all of a row's gate, with its least and greatest share over the runs; else nothing.
+
+    Args:
+        setting: of the labelled sets; without one the rows are those of a comparison without labels.
+    """
+    groups = [rows] if setting is None else [of_set(rows, name, setting) for name in SETS]
+    runs = [run for own in groups for run in own.values() if run.get("row") == row and "last_terms" in run]
+    gates = [{k: v for k, v in run["last_terms"].items() if k in GATES} for run in runs]
+    largest = [max(gate.values()) for gate in gates if gate]
+    if not largest or min(largest) < MOST:
+        return []
+    return [("one expert has the gate", f"{row} ({min(largest):.2f} to {max(largest):.2f})")]
+
+
 def edges(rows: Rows, row: str, setting: str = "") -> list[str]:
     """The sets whose best rate is the smallest or the largest that was tried: a better one may lie outside."""
     found = []
     for name, labelled in SETS.items():
-        own, tuned = of_set(rows, name, setting), ROWS[row].like or row
-        tried = {run["lr"] for run in own.values() if run.get("row") == tuned and "lr" in run}
-        if len(tried) > 1 and best_rate(own, tuned, labelled.metric) in (min(tried), max(tried)):
+        validation = tried(of_set(rows, name, setting), ROWS[row].like or row, labelled.metric)
+        if len(validation) > 1 and at_an_end(validation):
             found.append(name)
     return found
 
@@ -125,18 +153,20 @@ def _unsupervised(rows: Rows, part: str, student: str) -> list[str]:
     beside = below(other, student)
     references = {**other["teacher"]["models"], **beside["references"]["models"]}
     lines += [_averages(name, [scores], inside) for name, scores in references.items()]
-    if inside:
-        return lines + [each for row in ("simcse", *ROWS) for each in _rows(rows, row, inside)]
-    lines += [each for row in BESIDE for each in _rows(beside, row, None)]
-    return lines + [each for row in ROWS for each in _rows(rows, row, None)]
+    start, down = talas_table.clean_average([references["untrained student"]]), dict[str, tuple[float, float, str]]()
+    rates = {**beside, **below(committed(EXPERIMENT), f"unsupervised/{student}"), **rows}  # out of domain has theirs
+    for row in ("simcse", *ROWS) if inside else (*BESIDE, *ROWS):
+        own = rows if inside or row not in BESIDE else beside
+        if runs := list(seeds(own, row).values()):
+            lr = shown(runs[0]["lr"], tuned(rates, talas_table.LIKE.get(row, row)))
+            if fell(reached := talas_table.clean_average(runs), start):
+                down[row] = (reached, start, lr)
+            else:
+                lines.append(_averages(row, runs, inside, lr))
+    return lines + withdrawn(down)
 
 
-def _rows(rows: Rows, row: str, inside: tuple[str, ...] | None) -> list[str]:
-    runs = list(seeds(rows, row).values())
-    return [_averages(row, runs, inside)] if runs else []
-
-
-def _averages(name: str, runs: list[dict[str, Any]], inside: tuple[str, ...] | None) -> str:
+def _averages(name: str, runs: list[dict[str, Any]], inside: tuple[str, ...] | None, lr: str = "") -> str:
     """A line; `inside` names the sets in the domain, where they are not those of TALAS."""
 
     def average(run: dict[str, Any], group: str) -> float:
@@ -150,10 +180,11 @@ def _averages(name: str, runs: list[dict[str, Any]], inside: tuple[str, ...] | N
     if "steps" not in runs[0]:
         return line(name, "", "", *cells, "", *cleaned)
     speed = np.mean([1e3 * run["training_seconds"] / run["steps"] for run in runs])
-    return line(name, len(runs), f"{runs[0]['lr']:g}", *cells, f"{speed:.0f}", *cleaned)
+    return line(name, len(runs), lr, *cells, f"{speed:.0f}", *cleaned)
 
 
-HEADER = """# Across tokenizers, on real data
+HEADER = (
+    """# Across tokenizers, on real data
 
 Made by `python experiments/cross_tokenizer.py` (its header says who teaches whom, with which data and tuning). Scores
 on test data in percent; ± is the standard deviation over seeds. Learning rates were chosen on validation data. Rows
@@ -161,4 +192,7 @@ without "paper" are the `sound` preset; "but X" is the sound preset with that op
 has. ms/step is wall clock, whatever else the machine did, pauses included; benchmarks/token_steps.py compares costs.
 "Clean" leaves out test rows that share a text with the training corpus, and counts STS12 as in-domain: STS-B, whose
 texts are in the corpus, contains it. Validation data of Banking77 and STS-B, and of the sets of TALAS's corpus, chose
-what `sound` changed of EMO and DistillMoE (choosing.md); on the other sets they had no such advantage."""
+what `sound` changed of EMO and DistillMoE (choosing.md); on the other sets they had no such advantage.
+"""
+    + ENDS
+)

@@ -50,15 +50,15 @@ from cross_rows import ALPHA, GROUPS, ROWS, SETS, USUAL, LabelledSet
 from cross_table import EXPERIMENT, best_rate, write_page
 from cross_unsupervised import OutOfDomain, Unsupervised, joined, known
 from embedder import embedder
+from opened import settled, trained
 from records import below
 from spine import spine_student
 
 from distilvec.errors import DistilvecError
 from distilvec.flow.demo import demo_teacher
 from distilvec.flow.finetune import finetune, finetune_scores
-from distilvec.flow.job import Job
+from distilvec.flow.prepare import Prepared, open_corpus
 from distilvec.flow.teach import Taught, open_teacher, teach_one
-from distilvec.flow.train import train_student
 from distilvec.recipe import Recipe, TeacherSection
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
@@ -126,7 +126,7 @@ class Bench:
         self.files = {split: self._file(split) for split in ("train", "validation", "test")}
         self.examples = {split: self._examples(split) for split in ("validation", "test")}
         self.sections = [self._teacher(teacher) for teacher in self.setting.teachers]
-        self.corpus = Job(self.recipe("sft", GRID[0], 0)).corpus
+        self.corpus = open_corpus(self.recipe("sft", GRID[0], 0))
         self.teachers: list[Teacher] = [open_teacher(section) for section in self.sections]
         self.taught: list[Taught] = []
 
@@ -211,11 +211,9 @@ class Bench:
             }
         )
 
-    def job(self, recipe: Recipe) -> Job:
-        """The recipe opened, with the corpus and the teachers that all rows share."""
-        job = Job(recipe)
-        job.corpus, job.teachers = self.corpus, self.teachers
-        return job
+    def settled(self, recipe: Recipe) -> Prepared:
+        """The recipe with the corpus and the teachers that all rows share."""
+        return settled(recipe, self.corpus, self.teachers)
 
     def teach(self, rows: Iterable[str]) -> list[str]:
         """One pass of each teacher for all that these rows need; returns the rows that do not refuse the set."""
@@ -277,9 +275,7 @@ class Bench:
         recipe = self.recipe(row, lr, seed)
         out = Path(recipe.output)
         shutil.rmtree(out, ignore_errors=True)
-        job = self.job(recipe)
-        job.taught = self.taught
-        student, fitted = train_student(job)
+        student, fitted, _ = trained(self.settled(recipe), self.taught)
         shutil.rmtree(out, ignore_errors=True)
         assert fitted.task is not None and recipe.task is not None
         predictor = Predictor(student, fitted.task.head.eval())

@@ -34,7 +34,8 @@ from PIL import Image
 from rates import RatedRows, beside, make_rows, recipe_in, trained
 
 from distilvec.corpus.images import data_uri
-from distilvec.flow.job import Job
+from distilvec.flow.lessons import teach
+from distilvec.flow.settle import prepare
 from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import IMAGES, PerceptronTask
 from distilvec.recipe import Recipe
@@ -172,7 +173,7 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     """A trained student on the test images, and what of its teachers is in it."""
     student = trained(recipe(name, lr, seed))
     record = Record.load(student.parent)
-    cost = record.cost
+    cost = record["cost"]
     assert cost is not None
     return {
         "row": name,
@@ -180,7 +181,7 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
         "seed": seed,
         "steps": cost.steps,
         "training_seconds": cost.training_seconds,
-        "held_out": record.held_out,
+        "held_out": record["reproduced"].terms,
         "tasks": scores(student, read_tasks(None, PROBE_SEEDS)),
     }
 
@@ -203,7 +204,7 @@ def rated_rows() -> RatedRows:
 
 
 def taught() -> None:
-    Job(recipe(LIKE, RATES[0], 0)).teach()
+    teach(prepare(recipe(LIKE, RATES[0], 0)))
 
 
 def main() -> None:

@@ -7,15 +7,19 @@ from typing import Any
 
 import numpy as np
 from layout import cell, head, line
-from rates import rates_table
+from rates import ENDS, rates_table, shown, tuned
 from records import Rows, seeds
 from verdicts import judge
 
-HEADER = """# Pretrained image students
+HEADER = (
+    """# Pretrained image students
 
 Made by `python experiments/image_starts.py` (its header says what was trained and judged on what). Accuracy in percent
 of a perceptron on frozen vectors, mean of three probes; over seeds of the student the mean and the standard deviation.
 """
+    + ENDS
+    + "\n"
+)
 SETS = ("CIFAR-10", "Fashion-MNIST", "MNIST")
 #: The row that rows of one teacher vary.
 LIKE = "likelihood"
@@ -39,10 +43,11 @@ def write_page(rows: Rows, folder: Path) -> str:
     lines = [HEADER, *head("student", "seeds", "rate", *SETS, "average")]
     for name in dict.fromkeys(names):
         runs = list(seeds(rows, name).values())
-        shown = [cell([_accuracy(run, each) for run in runs]) for each in SETS]
+        values = [cell([_accuracy(run, each) for run in runs]) for each in SETS]
         average = cell([float(np.mean([_accuracy(run, each) for each in SETS])) for run in runs])
         called = "no distillation: the network that the others start from" if name == START else name
-        lines.append(line(called, len(runs), f"{runs[0]['lr']:g}" if "lr" in runs[0] else "", *shown, average))
+        lr = shown(runs[0]["lr"], tuned(rows, name.partition(" from ")[0])) if "lr" in runs[0] else ""
+        lines.append(line(called, len(runs), lr, *values, average))
     lines += ["", "## Differences", "", "Points, with the wider interval of that over sets and that over seeds.", ""]
     lines += head("first", "second", "difference", "interval", "of")
     for first, second in COMPARED:

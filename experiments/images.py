@@ -41,11 +41,11 @@ import image_networks
 from common import WORK, Results, arguments, finished, settings_of, shared
 from image_data import CIFAR_IMAGES, data, read_tasks, write_pool
 from image_tables import EXPERIMENT, TEACHERS, WEAK, best_single, single_rows, write_page
+from opened import settled, trained
 from records import Rows
 
-from distilvec.flow.job import Job
+from distilvec.flow.prepare import Teachers, make_start, open_corpus
 from distilvec.flow.teach import Taught, teach_one
-from distilvec.flow.train import train_student
 from distilvec.judging import CachedEncoder
 from distilvec.recipe import Recipe, TeacherSection
 
@@ -232,7 +232,7 @@ class Bench:
     def taught(self, teacher: str) -> Taught:
         """The teacher with its vectors of the whole corpus stored."""
         recipe = self.recipe("gaussian", 0)
-        return teach_one(self.section(teacher), Job(recipe).corpus, recipe.place / "stores")
+        return teach_one(self.section(teacher), open_corpus(recipe), recipe.place / "stores")
 
     def teacher(self, name: str) -> None:
         self.results.run(f"teacher-{name}", functools.partial(self.teacher_row, name), teacher=name)
@@ -253,19 +253,18 @@ class Bench:
     def trained_row(self, name: str, seed: int) -> dict[str, Any]:
         row, recipe = ROWS[name], self.recipe(name, seed)
         shutil.rmtree(recipe.output, ignore_errors=True)
-        job, result = Job(recipe), {"row": name, "seed": seed}
+        corpus, result = open_corpus(recipe), {"row": name, "seed": seed}
         if row.method is None:
-            student = job.student()
+            student = make_start(recipe, corpus, Teachers()).open()
         else:
-            job.taught = [self.taught(teacher) for teacher in row.teachers]
-            job.teachers = [each.teacher for each in job.taught]
-            student, fitted = train_student(job)
+            taught = [self.taught(teacher) for teacher in row.teachers]
+            student, fitted, _ = trained(settled(recipe, corpus, [each.teacher for each in taught]), taught)
             shutil.rmtree(recipe.output, ignore_errors=True)
             result |= {
                 "teachers": list(row.teachers) if row.method != "sft" else [],
                 "steps": fitted.steps,
                 "epochs": recipe.training.epochs,
-                "images": len(job.corpus.train_rows),
+                "images": len(corpus.train_rows),
                 "kernel_parameters": fitted.heads,
                 "training_seconds": round(fitted.seconds, 1),
                 "held_out": _per_teacher(fitted.held_out, row.teachers),

@@ -37,9 +37,9 @@ from talas_table import DTYPE, PROBE_ROWS, Bench
 from distilvec.corpus import read_corpus
 from distilvec.flow.combine import combine
 from distilvec.flow.demo import demo_teacher
+from distilvec.flow.fit import store_lookup
 from distilvec.flow.start import make_student
 from distilvec.flow.teach import Taught, teach_one
-from distilvec.flow.train import store_lookup
 from distilvec.judging import CachedEncoder, ClusteringTask, agreement, free_map, judge, talas_tasks
 from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, ShrinkSection, StudentSection, TeacherSection, TrainingSection

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from layout import cell
+from rates import ENDS, fell, shown, tuned, withdrawn
 from records import Rows, below, folders, seeds
 
 EXPERIMENT = "many_text"
@@ -95,6 +96,11 @@ def task_scores(corpus: Rows, row: str) -> dict[int, dict[str, float]]:
     return {seed: {name: task["value"] for name, task in run["tasks"].items()} for seed, run in found.items()}
 
 
+def like(row: str) -> str:
+    """The row whose learning rate a row takes."""
+    return ROWS[row].like or row if row in ROWS else row
+
+
 def best_single(corpus: Rows) -> str | None:
     """The single-teacher student with the highest average over the sets at seed 0, once all teachers' are there."""
     rows = [f"gaussian from {name}" for name in corpus.get("setup", {}).get("teachers", ())]
@@ -111,7 +117,10 @@ def write_page(rows: Rows, folder: Path) -> str:
         teachers, given = corpus["setup"]["teachers"], below(corpus, "references")
         references = {model: given[model] for model in [*teachers, "untrained"] if model in given}
         trained = {row: list(runs.values()) for row in ROWS if (runs := seeds(corpus, row))}
-        lines += ["", f"## Corpus `{name}`", "", *_scores(references, trained)]
+        lr = {row: shown(runs[0]["lr"], tuned(corpus, like(row))) for row, runs in trained.items()}
+        down = _fallen(references, trained, lr)
+        trained = {row: runs for row, runs in trained.items() if row not in down}
+        lines += ["", f"## Corpus `{name}`", "", *_scores(references, trained, lr), *withdrawn(down)]
         lines += ["", "### What is left of each teacher", "", *_per_teacher(teachers, references, trained)]
         lines += _bound(trained)
         if references and trained:
@@ -124,7 +133,21 @@ def write_page(rows: Rows, folder: Path) -> str:
     return page
 
 
-def _scores(references: dict[str, Found], trained: dict[str, list[Found]]) -> list[str]:
+def _fallen(
+    references: dict[str, Found], trained: dict[str, list[Found]], lr: dict[str, str]
+) -> dict[str, tuple[float, float, str]]:
+    """The rows of several teachers that ended below the untrained student: what they reached, what it has, their rate.
+
+    A student of one teacher may end there because its teacher is there.
+    """
+    if "untrained" not in references:
+        return {}
+    start = 100 * references["untrained"]["clean_averages"]["all"]
+    means = {row: 100 * float(np.mean([run["clean_averages"]["all"] for run in runs])) for row, runs in trained.items()}
+    return {row: (mean, start, lr[row]) for row, mean in means.items() if not ROWS[row].only and fell(mean, start)}
+
+
+def _scores(references: dict[str, Found], trained: dict[str, list[Found]], lr: dict[str, str]) -> list[str]:
     lines = [
         "| row | seeds | lr | parameters | classification | pairs | similarity | all | all without overlap | clusters "
         "| ms/step |",
@@ -135,7 +158,7 @@ def _scores(references: dict[str, Found], trained: dict[str, list[Found]]) -> li
         lines.append(_line(title, [found], "", "", ""))
     for name, runs in trained.items():
         speed = np.mean([1e3 * run["training_seconds"] / run["steps"] for run in runs])
-        lines.append(_line(name, runs, str(len(runs)), f"{runs[0]['lr']:g}", f"{speed:.0f}"))
+        lines.append(_line(name, runs, str(len(runs)), lr[name], f"{speed:.0f}"))
     return lines
 
 
@@ -248,7 +271,8 @@ def _label(axes: Any, points: list[tuple[str, float, float]]) -> None:
         axes.annotate(name, (size, score), xytext=(1.07 * size, height), fontsize=6, va="center")
 
 
-HEADER = """# Many text teachers, one student
+HEADER = (
+    """# Many text teachers, one student
 
 Made by `python experiments/many_text.py` (its header says who the teachers are, and how learning rates were chosen).
 Plain means of main metrics in percent, as in the paper by kind: classification (macro-F1 on emotion, Banking77 and
@@ -262,4 +286,7 @@ lengths, so that their kernels' share says little.
 
 What was cut, against the paper: five teachers of which two are transformers (and one of these comes from the other)
 instead of four large ones, 13,561 texts instead of 6.3 million, two epochs, batch 32, one student instead of three
-sizes (and two cuts of it), probes on at most 10,000 seeded rows, one seed but for the main rows, one clustering set."""
+sizes (and two cuts of it), probes on at most 10,000 seeded rows, one seed but for the main rows, one clustering set.
+"""
+    + ENDS
+)

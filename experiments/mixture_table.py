@@ -19,6 +19,8 @@ GROUPS = {
     "pair classification": ("mrpc", "scitail"),
 }
 TASKS = tuple(task for tasks in GROUPS.values() for task in tasks)
+#: Of each mixture.
+EXPERTS, ACTIVE = 8, 2
 #: Seeds are counted on from one start to the next.
 SEEDS = 100
 
@@ -69,6 +71,19 @@ def runs_of(rows: Rows, mode: str) -> dict[int, dict[str, Any]]:
     """Run -> result at the aggregation's own rate; empty where none was tried."""
     found = at_rates(rows, mode)
     return found[rate_of(rows, mode)] if found else {}
+
+
+def premise(rows: Rows) -> str:
+    """Why a comparison of aggregations says little: the router spreads its mass nearly evenly; "" where it chooses."""
+    masses = [
+        float(row["mixtures"][0]["mass"]["median"]) for n in starts_of(rows) if (row := rows.get(f"{n}/geometry"))
+    ]
+    chosen, even = (float(np.mean(masses)), ACTIVE / EXPERTS) if masses else (1.0, 0.0)
+    if chosen >= 2 * even:
+        return ""
+    return (
+        f"the router does not route: its two active experts have {chosen:.2f} of its mass, an even one gives {even:.2f}"
+    )
 
 
 def means(tasks: dict[str, Any]) -> list[float]:

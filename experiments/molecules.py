@@ -52,10 +52,10 @@ from molecule_rows import (
     read_probes,
 )
 from molecule_tables import EXPERIMENT, write_page
+from opened import settled, trained
 
-from distilvec.flow.job import Job
+from distilvec.flow.prepare import Teachers, make_start, open_corpus
 from distilvec.flow.teach import Taught, teach_one
-from distilvec.flow.train import train_student
 from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import disagreement
 from distilvec.judging.scores import Score
@@ -132,7 +132,7 @@ class Bench:
     def taught(self, teacher: str) -> Taught:
         """The teacher with its vectors of the whole pool stored."""
         recipe = self.recipe("gaussian", 0)
-        return teach_one(self.section(teacher), Job(recipe).corpus, recipe.place / "stores")
+        return teach_one(self.section(teacher), open_corpus(recipe), recipe.place / "stores")
 
     def teacher(self, name: str) -> dict[str, Score]:
         """Its probes; their outputs are kept beside the corpora, for the disagreement with the students."""
@@ -163,19 +163,18 @@ class Bench:
     def trained_row(self, name: str, seed: int) -> dict[str, Any]:
         row, recipe = ROWS[name], self.recipe(name, seed)
         shutil.rmtree(recipe.output, ignore_errors=True)
-        job, result = Job(recipe), {"row": name, "seed": seed}
+        corpus, result = open_corpus(recipe), {"row": name, "seed": seed}
         if row.method is None:
-            student = job.student()
+            student = make_start(recipe, corpus, Teachers()).open()
         else:
-            job.taught = [self.taught(teacher) for teacher in row.teachers]
-            job.teachers = [each.teacher for each in job.taught]
-            student, fitted = train_student(job)
+            taught = [self.taught(teacher) for teacher in row.teachers]
+            student, fitted, _ = trained(settled(recipe, corpus, [each.teacher for each in taught]), taught)
             shutil.rmtree(recipe.output, ignore_errors=True)
             result |= {
                 "teachers": list(row.teachers),
                 "steps": fitted.steps,
                 "epochs": recipe.training.epochs,
-                "molecules": len(job.corpus.train_rows),
+                "molecules": len(corpus.train_rows),
                 "parameters": {"student": fitted.trained, "kernels": fitted.heads},
                 "training_seconds": round(fitted.seconds, 1),
                 "held_out": _per_teacher(fitted.held_out, row.teachers),

@@ -32,7 +32,8 @@ from molecules_long_table import LIKE, TEACHERS, chosen, mean_of_files, write_pa
 from rates import RatedRows, beside, make_rows, recipe_in, trained
 
 from distilvec.errors import DataError
-from distilvec.flow.job import Job
+from distilvec.flow.lessons import teach
+from distilvec.flow.settle import prepare
 from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import PerceptronTask
 from distilvec.recipe import Recipe
@@ -158,7 +159,7 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     """A trained student on the tested molecules, and what of its teachers is in it."""
     student = trained(recipe(name, lr, seed))
     record = Record.load(student.parent)
-    cost = record.cost
+    cost = record["cost"]
     assert cost is not None
     return {
         "row": name,
@@ -166,8 +167,8 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
         "seed": seed,
         "steps": cost.steps,
         "training_seconds": cost.training_seconds,
-        "held_out": record.held_out,
-        "curve": [[row["step"], round(row["loss"], 5)] for row in record.log if "loss" in row][::10],
+        "held_out": record["reproduced"].terms,
+        "curve": [[row["step"], round(row["loss"], 5)] for row in record["training"].log if "loss" in row][::10],
         "tasks": scores(CachedEncoder(load_teacher(model=student)), "test"),
     }
 
@@ -181,7 +182,7 @@ def judged_teacher(name: str) -> dict[str, Any]:
 def judged_before() -> dict[str, Any]:
     """The student before."""
     folder = FOLDER / "before"
-    Job(recipe(LIKE, RATES[0], 0)).student().save_pretrained(str(folder))
+    prepare(recipe(LIKE, RATES[0], 0)).start.open().save_pretrained(str(folder))
     return {"tasks": scores(CachedEncoder(load_teacher(model=folder)), "test")}
 
 
@@ -198,7 +199,7 @@ def rated_rows() -> RatedRows:
 
 
 def taught() -> None:
-    Job(recipe(LIKE, RATES[0], 0)).teach()
+    teach(prepare(recipe(LIKE, RATES[0], 0)))
 
 
 def main() -> None:

@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 from layout import cell, head, line
 from molecule_rows import NETWORKS, NUMBERS
-from rates import rates_table
+from rates import ENDS, rates_table, shown, tuned
 from records import Rows, below, seeds
 from verdicts import judge
 
-HEADER = """# Molecules at length
+HEADER = (
+    """# Molecules at length
 
 Made by `python experiments/molecules_long.py` (its header says what was trained and judged on what). In percent, means
 over the columns of each task file, and over files: area under the ROC curve, R2 of esol, freesolv and lipophilicity;
 over seeds of the student the mean and the standard deviation.
 """
+    + ENDS
+    + "\n"
+)
 TEACHERS = (*NETWORKS, "descriptors")
 LIKE = "likelihood"
 BEFORE = "before"
@@ -38,7 +42,8 @@ def write_page(rows: Rows, folder: Path) -> str:
     for name in _students(rows):
         runs = list(seeds(rows, name).values())
         called = "untrained" if name == BEFORE else name
-        lines.append(line(called, len(runs), f"{runs[0]['lr']:g}" if "lr" in runs[0] else "", *_values(runs, files)))
+        lr = shown(runs[0]["lr"], tuned(rows, name.partition(" from ")[0])) if "lr" in runs[0] else ""
+        lines.append(line(called, len(runs), lr, *_values(runs, files)))
     lines += ["", "## Differences", "", "Points, with the wider interval of that over files and that over seeds.", ""]
     lines += head("first", "second", "difference", "interval", "of")
     for one, other in (*COMPARED, *((LIKE, name) for name in chosen(rows))):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -45,6 +45,52 @@ def best_rate(
                 break
             scores[lr] = score(lr)
     return max(scores, key=scores.__getitem__)
+
+
+def at_an_end(validation: Mapping[float, float]) -> bool:
+    """Whether the best of several rates was the smallest or the largest, or there was one: a better may lie outside.
+
+    Args:
+        validation: rate -> score; of equals the smaller rate is the best.
+    """
+    if not validation:
+        return False
+    best = max(sorted(validation), key=validation.__getitem__)
+    return best in (min(validation), max(validation))
+
+
+def tuned(rows: Rows, row: str, folder: str = "tuning/") -> dict[float, float]:
+    """Rate -> validation score of a row, of the names that begin with a folder."""
+    return {
+        run["lr"]: run["validation"] for name, run in rows.items() if name.startswith(folder) and run.get("row") == row
+    }
+
+
+def shown(lr: float, validation: Mapping[float, float]) -> str:
+    """A rate as tables have it: with a mark where it was the smallest or the largest of those tried."""
+    return f"{lr:g}{' (end)' if lr in validation and at_an_end(validation) else ''}"
+
+
+#: What the mark says, for the head of a page.
+ENDS = '"(end)": the rate was the smallest or the largest of those tried, so that a better one may lie outside.'
+
+
+def withdrawn(rows: Mapping[str, tuple[float, float, str]]) -> list[str]:
+    """A table of the rows that ended below the student before training; nothing where there is none.
+
+    Args:
+        rows: row -> what it reached, what the student had before (averages in percent without overlap), its rate.
+    """
+    if not rows:
+        return []
+    lines = ["", "Withdrawn until tuned, as they ended below the untrained student:", ""]
+    lines += head("withdrawn", "ended at", "untrained", "lr")
+    return lines + [line(row, f"{reached:.2f}", f"{start:.2f}", lr) for row, (reached, start, lr) in rows.items()]
+
+
+def fell(reached: float, start: float) -> bool:
+    """Whether a row ended below the student that it began from: it has diverged, and is withdrawn until it is tuned."""
+    return reached < start
 
 
 def recipe_in(folder: Path, made: dict[str, Any]) -> Recipe:

@@ -95,6 +95,17 @@ def ratios(rows: Rows, epochs: str, one: str, other: str) -> dict[int, float]:
     return dict(sorted(found.items()))
 
 
+def radius_at_an_end(rows: Rows, name: str) -> bool:
+    """Whether the radius of an optimizer was the smallest or the largest of those tried, or the only one."""
+    tried = {
+        float(row["row"].split()[1])
+        for row in below(rows, "embedder/tuning").values()
+        if row["row"].split()[0] == name and " " in row["row"]
+    }
+    used = {run["rho"] for run in runs_of(rows, "5", name).values()} - {None}
+    return any(rho <= min(tried) or rho >= max(tried) for rho in used) if tried else False
+
+
 def _tuning(rows: Rows) -> list[str]:
     """Row by rate: validation in percent."""
     tried = list(below(rows, "embedder/tuning").values())

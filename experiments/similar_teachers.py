@@ -38,8 +38,10 @@ from similar_teachers_table import NEIGHBOURS, TEACHERS, VARIED, write_page
 
 from distilvec.corpus import read_corpus
 from distilvec.flow.demo import demo_teacher
-from distilvec.flow.job import Job
+from distilvec.flow.lessons import teach
+from distilvec.flow.prepare import open_corpus
 from distilvec.flow.run import run
+from distilvec.flow.settle import prepare
 from distilvec.judging import CachedEncoder, JudgingTask, judge, load_task, talas_tasks
 from distilvec.recipe import Recipe
 from distilvec.report import Record
@@ -238,7 +240,7 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     made = recipe(name, lr, seed)
     student = trained(made)
     record = Record.load(student.parent)
-    cost = record.cost
+    cost = record["cost"]
     assert cost is not None
     return {
         "row": name,
@@ -246,8 +248,8 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
         "seed": seed,
         "steps": cost.steps,
         "training_seconds": cost.training_seconds,
-        "held_out": record.held_out,
-        "log": [row for row in record.log if NEIGHBOURS in row],
+        "held_out": record["reproduced"].terms,
+        "log": [row for row in record["training"].log if NEIGHBOURS in row],
         **judged_model(student),
     }
 
@@ -261,7 +263,7 @@ def references(results: Results) -> None:
 def judged_before(student: str) -> dict[str, Any]:
     """The student as every row finds it."""
     folder = FOLDER / f"before-{student}"
-    Job(recipe(f"{student}/likelihood, ours", RATES[0], 0)).student().save_pretrained(str(folder))
+    prepare(recipe(f"{student}/likelihood, ours", RATES[0], 0)).start.open().save_pretrained(str(folder))
     return judged_model(folder)
 
 
@@ -278,7 +280,7 @@ def rated_rows(student: str) -> RatedRows:
 
 
 def taught(student: str, row: str) -> None:
-    Job(recipe(f"{student}/{row}", RATES[0], 0)).teach()
+    teach(prepare(recipe(f"{student}/{row}", RATES[0], 0)))
 
 
 def main() -> None:
@@ -299,7 +301,7 @@ def main() -> None:
     rated = rated_rows(options.student)
     names = [f"{options.student}/{row}" for row in options.rows.split(";")]
     if options.beside > 1:
-        _ = Job(recipe(f"{options.student}/likelihood, ours", RATES[0], 0)).corpus  # once, before all ask for it
+        open_corpus(recipe(f"{options.student}/likelihood, ours", RATES[0], 0))  # once, before all ask for it
         teaching = [functools.partial(taught, options.student, f"{VARIED[0]}, from {name}") for name in TEACHERS]
         make = functools.partial(rated_rows, options.student)
         beside(make, names, options.seeds, tune=options.tune, processes=options.beside, before=teaching)

@@ -7,15 +7,19 @@ from typing import Any
 
 import numpy as np
 from layout import cell, head, line
-from rates import rates_table
+from rates import ENDS, rates_table, shown, tuned
 from records import Rows, below, folders, seeds
 from verdicts import judge
 
-HEADER = """# Teachers of similar strength
+HEADER = (
+    """# Teachers of similar strength
 
 Made by `python experiments/similar_teachers.py` (its header says what was trained and judged on what). Macro-F1 in
 percent, without test rows that are in the corpus; over seeds the mean and the standard deviation.
 """
+    + ENDS
+    + "\n"
+)
 ABOUT_STEPS = "Steps: share of the first teacher's ten nearest that held-out texts find, in percent; seed 0."
 #: What of it a run logs.
 NEIGHBOURS = "eval_agreement_neighbours"
@@ -56,7 +60,8 @@ def write_page(rows: Rows, folder: Path) -> str:
     for name in trained(rows):
         runs = list(seeds(rows, name).values())
         averages = cell([run["clean_averages"]["all"] for run in runs])
-        lines.append(line(name.replace("/", ": "), len(runs), f"{runs[0]['lr']:g}", averages, *_values(runs, sets)))
+        lr = shown(runs[0]["lr"], tuned(rows, name.partition(", from ")[0]))
+        lines.append(line(name.replace("/", ": "), len(runs), lr, averages, *_values(runs, sets)))
     lines += ["", "## Differences", "", "Points, with the wider interval of that over sets and that over seeds.", ""]
     lines += head("student", "first", "second", "difference", "interval", "of")
     lines += _compared(rows, sets)

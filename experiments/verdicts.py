@@ -12,42 +12,52 @@ from scipy import stats
 SMALL = 0.5
 #: What three test sets of 460 to 2,000 images cannot tell apart, in points.
 HARM = 1.0
-#: What two counts over other texts of one set may differ by, in points.
-NEAR = 1.0
 #: Seeds that a verdict needs.
 SEEDS = 3
-HOLDS, FAILS, UNTESTED, UNLIKE = "holds", "does not hold here", "not tested", "not comparable"
-#: No verdict: too few seeds or sets. It begins with "one seed", "two seeds" or "one set".
-OPEN = "no verdict"
-OPPOSITE, ALIKE = f"{FAILS} (the opposite)", f"{FAILS} (not told apart)"
-_WORDS = {1: "one seed", 2: "two seeds"}
+HOLDS, OPEN, OPPOSITE, UNTESTED = "holds", "open", "opposite", "not tested"
+VERDICTS = (HOLDS, OPEN, OPPOSITE, UNTESTED)
+_WORDS = {0: "no seed in common", 1: "one seed", 2: "two seeds"}
 #: Set -> seed -> difference. A seed is None where neither side was trained here.
 Differences = Mapping[str, Mapping[int | None, float]]
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Our figure with its interval (None where not tested), what it is made of, and the verdict.
+    """Our figure, what it is made of, and the verdict.
 
     Attributes:
         interval: 95 %, the wider of `sets` and `seeds`.
+        basis: sets, seeds and what to know about the rows.
+        why: why it is not tested.
         sets, seeds: the interval over sets, and that over seeds; None where there is only one.
         p: two-sided, of no difference: the larger of that over sets and that over seeds; None without a verdict.
-        holm: the same after Holm's correction over the family of claims.
+        holm: the same after Holm's correction over the claims of the paper.
     """
 
-    value: float | None
-    interval: tuple[float, float] | None
-    basis: str
     verdict: str
-    sets: tuple[float, float] | None = None
-    seeds: tuple[float, float] | None = None
+    value: float | None = None
+    interval: Interval | None = None
+    basis: str = ""
+    why: str = ""
+    sets: Interval | None = None
+    seeds: Interval | None = None
     p: float | None = None
     holm: float | None = None
 
+    @property
+    def reach(self) -> float:
+        """Half the width of the interval: a smaller difference could not have been told from none."""
+        assert self.interval is not None
+        return (self.interval[1] - self.interval[0]) / 2
+
+    def not_tested(self, why: str) -> Finding:
+        """The same figure without a verdict."""
+        return replace(self, verdict=UNTESTED, why=why, p=None)
+
 
 def untested(why: str) -> Finding:
-    return Finding(None, None, why, UNTESTED)
+    return Finding(UNTESTED, why=why)
 
 
 def judge(kind: str, differences: Differences, basis: str = "") -> Finding:
@@ -59,7 +69,7 @@ def judge(kind: str, differences: Differences, basis: str = "") -> Finding:
     Args:
         kind: see `verdict`.
         differences: first minus second, paired.
-        basis: what to say beside the numbers of sets and seeds.
+        basis: what to say after the numbers of sets and seeds.
     """
     if not differences:
         return untested("no set and seed in common")
@@ -69,18 +79,15 @@ def judge(kind: str, differences: Differences, basis: str = "") -> Finding:
     whole = [each for each in differences.values() if set(seeds) <= set(each)]
     by_seed = np.array([np.mean([each[seed] for each in whole]) for seed in seeds] if whole else [])
     over_sets, over_seeds = student_interval(by_set, value), student_interval(by_seed, value)
+    known = [found[0] for found in (over_sets, over_seeds) if found]
+    interval = max(known, key=lambda found: found[1] - found[0]) if known else None
     count = f"{len(by_set)} set{'s'[: len(by_set) > 1]}, {len(seeds)} seed{'s'[: len(seeds) > 1]}"
-    basis = f"{count}{', ' if basis else ''}{basis}"
-    known = [found for found in (over_sets, over_seeds) if found]
-    interval = max(known, key=lambda found: found[0][1] - found[0][0])[0] if known else None
-    shown = Finding(
-        value, interval, basis, "", over_sets[0] if over_sets else None, over_seeds[0] if over_seeds else None
-    )
+    sides = [found[0] if found else None for found in (over_sets, over_seeds)]
+    shown = Finding("", value, interval, f"{count}{'; ' if basis else ''}{basis}", "", *sides)
     if len(seeds) < SEEDS or not whole:
-        told = _WORDS.get(len(seeds), "no seed in common") if len(seeds) < SEEDS else "no set with all seeds"
-        return replace(shown, verdict=f"{told}: {figure(value, interval)}, {OPEN}")
+        return shown.not_tested(_WORDS.get(len(seeds), "no set with all seeds"))
     if not over_sets or not over_seeds or interval is None:
-        return replace(shown, verdict=f"one set: {figure(value, interval)}, {OPEN}")
+        return shown.not_tested("one set")
     return replace(shown, verdict=verdict(kind, interval), p=max(over_sets[1], over_seeds[1]))
 
 
@@ -91,7 +98,7 @@ def common_seeds(differences: Differences) -> list[int | None]:
     return sorted(enough, key=str)
 
 
-def student_interval(values: Sequence[float] | np.ndarray, centre: float) -> tuple[tuple[float, float], float] | None:
+def student_interval(values: Sequence[float] | np.ndarray, centre: float) -> tuple[Interval, float] | None:
     """95 % Student interval around a mean, and the two-sided p-value of 0; None of fewer than two values.
 
     Args:
@@ -106,19 +113,17 @@ def student_interval(values: Sequence[float] | np.ndarray, centre: float) -> tup
     return (centre - reach, centre + reach), p
 
 
-def verdict(kind: str, interval: tuple[float, float], limit: float = 0.0) -> str:
+def verdict(kind: str, interval: Interval, limit: float = 0.0) -> str:
     """The rule of each kind, as the head of CLAIMS.md states it."""
     low, high = interval
     if kind == "small":
-        return HOLDS if low >= -SMALL and high <= SMALL else ALIKE if low <= SMALL and high >= -SMALL else OPPOSITE
-    if kind == "cost":
-        return HOLDS if high <= limit else FAILS
-    if kind == "time":
-        return HOLDS if high <= limit else OPPOSITE if low > limit else ALIKE
+        return HOLDS if low >= -SMALL and high <= SMALL else OPEN if low <= SMALL and high >= -SMALL else OPPOSITE
+    if kind in ("cost", "time"):
+        return HOLDS if high <= limit else OPPOSITE if low > limit else OPEN
     neutral = -HARM if kind == "harmless" else 0.0
     if low > neutral:
         return HOLDS
-    return OPPOSITE if high < neutral else ALIKE
+    return OPPOSITE if high < neutral else OPEN
 
 
 def holm(findings: Sequence[Finding]) -> list[Finding]:
@@ -135,7 +140,7 @@ def holm(findings: Sequence[Finding]) -> list[Finding]:
     return corrected
 
 
-def figure(value: float | None, interval: tuple[float, float] | None, sign: str = "+") -> str:
+def figure(value: float | None, interval: Interval | None, sign: str = "+") -> str:
     """A figure with its interval: +1.40 (+0.72 to +2.08)."""
     if value is None:
         return ""

@@ -31,13 +31,14 @@ from typing import Any
 
 import numpy as np
 from common import WORK, Results, arguments, finished, settings_of
+from opened import settled, trained
 from writing_data import OUTSIDE, TASKS, files, write
 from writing_models import pretrain
 from writing_table import EXPERIMENT, ROWS, best_rate, write_page
 
-from distilvec.flow.job import Job
+from distilvec.flow.fit import Trained, ship_student
+from distilvec.flow.prepare import Prepared, open_corpus, separator_of
 from distilvec.flow.teach import Taught, open_teacher, teach_one
-from distilvec.flow.train import ship_student, train_student
 from distilvec.flow.writing import open_shipped
 from distilvec.judging import GenerationTask, Score, judge
 from distilvec.recipe import Recipe, TeacherSection
@@ -112,9 +113,9 @@ def finetuned_teacher() -> Path:
     folder = HOME / "teacher"
     if not (folder / "config.json").exists():
         made = recipe("teacher", TEACHER_LR, 0, TEACHER_ITEMS, save_every=500)
-        job = Job(made, resume=True)
-        student, fitted = train_student(job)
-        ship_student(job, student, fitted.method, folder)
+        prepared = settled(made)
+        student, fitted, lessons = trained(prepared, resume=True)
+        ship_student(prepared, lessons, Trained(student, fitted), folder)
         shutil.rmtree(made.output, ignore_errors=True)
     return folder
 
@@ -170,16 +171,15 @@ class Bench:
     def __init__(self, results: Results) -> None:
         self.results = results
         _ = finetuned_teacher()
-        first = Job(recipe("sft", RATES[0], 0))
-        self.corpus = first.corpus
-        self.section: TeacherSection = first.recipe.teachers[0]
-        self.teacher: Teacher = open_teacher(self.section, separator=first.separator)
+        first = recipe("sft", RATES[0], 0)
+        self.corpus = open_corpus(first)
+        self.section: TeacherSection = first.teachers[0]
+        self.teacher: Teacher = open_teacher(self.section, separator=separator_of(first))
         self.taught: list[Taught] = []
 
-    def job(self, made: Recipe) -> Job:
-        job = Job(made)
-        job.corpus, job.teachers = self.corpus, [self.teacher]
-        return job
+    def settled(self, made: Recipe) -> Prepared:
+        """A recipe with the corpus and the teacher that all rows share."""
+        return settled(made, self.corpus, [self.teacher])
 
     def references(self) -> None:
         """The teacher, and the student before."""
@@ -245,17 +245,16 @@ class Bench:
         out = Path(made.output)
         if not (out / "facts.json").exists():
             shutil.rmtree(out, ignore_errors=True)
-            job = self.job(made)
-            job.taught = [self._asking(job)]
-            student, fitted = train_student(job)
-            ship_student(job, student, fitted.method, out / "student")
+            prepared = self.settled(made)
+            student, fitted, lessons = trained(prepared, [self._asking(prepared)])
+            ship_student(prepared, lessons, Trained(student, fitted), out / "student")
             (out / "facts.json").write_text(json.dumps({"row": row, "lr": lr, "seed": seed, **facts_of(fitted)}))
         return open_shipped(made, out / "student"), json.loads((out / "facts.json").read_text())
 
-    def _asking(self, job: Job) -> Taught:
+    def _asking(self, prepared: Prepared) -> Taught:
         """The taught teacher, asked for what this row wants."""
         one = self.taught[0]
-        return Taught(one.teacher, one.seen, one.store, one.filled, one.live, job.wanted[0], one.weight)
+        return Taught(one.teacher, one.seen, one.store, one.filled, one.live, prepared.wanted[0], one.weight)
 
 
 def main() -> None:

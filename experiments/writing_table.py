@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from layout import cell, head, line
+from rates import ENDS, shown
 from records import Rows, pairs_of_seeds, seeds
 from writing_data import OUTSIDE, TASKS
 
@@ -26,13 +27,17 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
 REFERENCES = ("teacher", "untrained student")
 SETS = (*TASKS, *OUTSIDE)
 
-HEADER = """# Students that write
+HEADER = (
+    """# Students that write
 
 Made by `python experiments/writing.py` (its header says who teaches whom on what, and how rates are chosen). ROUGE-L of
 the likeliest answers in percent; "in" and "out" are averages over the kinds that were trained on and the others. Drawn:
 ROUGE-L of answers drawn from the model's own distribution. Bits: per byte of the right answers, over all sets. ± is the
 standard deviation over seeds. The row `dskd` is older than a mend of its loss (see the changelog).
 """
+    + ENDS
+    + "\n"
+)
 
 
 def write_page(rows: Rows, folder: Path) -> str:
@@ -45,7 +50,7 @@ def write_page(rows: Rows, folder: Path) -> str:
         lr = best_rate(rows, name)
         runs = list(seeds(rows, f"{name}-{lr:g}").values()) if lr else []
         if runs:
-            lines.append(_line(name, f"{lr:g}", runs))
+            lines.append(_line(name, shown(lr, tried(rows, name)), runs))
     if "store" in rows:
         rest = rows["store"]["rest"]
         mean, most = (f"{100 * rest[name]:.2f} %" for name in ("mean", "p99"))
@@ -70,15 +75,14 @@ def _line(name: str, lr: str, runs: list[dict[str, Any]]) -> str:
 
 def best_rate(rows: Rows, row: str) -> float | None:
     """The learning rate with the best ROUGE-L on validation items of seed 0; of equals the smallest."""
+    found = tried(rows, row)
+    return max(sorted(found), key=found.__getitem__) if found else None
+
+
+def tried(rows: Rows, row: str) -> dict[float, float]:
+    """Rate -> ROUGE-L of a row on validation items."""
     runs = [run for name, run in rows.items() if run.get("row") == row and name.endswith("-grid")]
-    runs.sort(key=lambda run: run["lr"])
-    return max(runs, key=lambda run: run["validation"]["value"])["lr"] if runs else None
-
-
-def at_the_edge(rows: Rows, row: str) -> bool:
-    """Whether the rate that was chosen for a row is the smallest or the largest of those tried."""
-    tried = [run["lr"] for name, run in rows.items() if run.get("row") == row and name.endswith("-grid")]
-    return bool(tried) and best_rate(rows, row) in (min(tried), max(tried))
+    return {run["lr"]: run["validation"]["value"] for run in runs}
 
 
 def scores(rows: Rows, row: str, key: str = "value") -> dict[int | None, dict[str, float]]:

@@ -42,7 +42,7 @@ def _one_pass() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _looked_up_once() -> None:
     """What stays as it is while tests run: the commit that a report names, and the files of installed packages."""
-    for module, name in (("distilvec.report.describe", "git_state"), ("distilvec.corpus.docstrings", "_files")):
+    for module, name in (("distilvec.report.sections.rerun", "git_state"), ("distilvec.corpus.docstrings", "_files")):
         found = importlib.import_module(module)
         setattr(found, name, functools.cache(getattr(found, name)))
 
@@ -70,7 +70,7 @@ def _heap_at_rest() -> None:
 #: Files that take half a minute, started first: a worker that is left with one at the end keeps the other waiting.
 LONGEST = (
     *("flow/ray/test_ray", "training/test_processes", "training/test_resume", "methods/test_suite"),
-    *("flow/test_internals", "choosing/test_budget", "test_docs", "training/test_trainer", "flow/test_demo"),
+    *("flow/test_internals", "choosing/test_budget", "test_docs", "training/test_loop", "flow/test_demo"),
     *("flow/ray/test_ranks", "faults/test_attack", "test_export", "tasks/test_finetune", "cli/test_cli"),
     *("choosing/test_choosing", "faults/test_jobs"),
 )

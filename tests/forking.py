@@ -139,7 +139,7 @@ def main() -> None:
         import distilvec.cli.commands
         import distilvec.flow.run
         import distilvec.training.fit
-        import distilvec.training.trainer  # noqa: F401
+        import distilvec.training.loop  # noqa: F401
 
         with os.fdopen(writing, "w") as bare:
             _serve(sys.stdin, bare)

@@ -82,7 +82,7 @@ MUTATIONS = [
     ),
     Mutation(
         "step-alpha",
-        "training/distiller.py",
+        "training/step.py",
         "weight=(1 - alpha) * term.weight",
         "weight=alpha * term.weight",
         "training/test_terms.py",

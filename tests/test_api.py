@@ -76,7 +76,9 @@ def test_distill_in_memory_and_again_from_its_recipe(tmp_path: Path, tiny_bert: 
     """Texts as a list; the recipe that is left runs again by itself and gives the same student."""
     student = {"shrink": {"of": "teacher", "layers": 1}}
     corpus = {"path": texts, "holdout": 0.3}
-    run = distilvec.distill(str(tiny_bert), student, corpus, method="cosine", output=tmp_path / "out", **QUICK)
+    run = distilvec.distill(
+        str(tiny_bert), student=student, corpus=corpus, method="cosine", output=tmp_path / "out", **QUICK
+    )
     assert run.student.encode(["hello"], show_progress_bar=False).shape == (1, 32)
     assert "| model |" in run.report and "student" in run.report
     assert (tmp_path / "out" / "report.html").is_file()
@@ -94,7 +96,9 @@ def test_distill_in_memory_and_again_from_its_recipe(tmp_path: Path, tiny_bert: 
     again = start(recipe)
     expected = run.student.encode(texts[:9], show_progress_bar=False)
     assert np.array_equal(again.student.encode(texts[:9], show_progress_bar=False), expected)
-    assert again.record.agreement["cosine"] == pytest.approx(run.record.agreement["cosine"], abs=1e-5)
+    assert again.record["agreement"].values["cosine"] == pytest.approx(
+        run.record["agreement"].values["cosine"], abs=1e-5
+    )
 
 
 def test_paths_given_in_the_working_folder_are_found_from_anywhere(
@@ -140,7 +144,7 @@ def test_methods_are_compared_from_values_a_recipe_and_its_file(
 
     recipe = Recipe.load(out / "baselines" / "recipe.yaml")
     (tmp_path / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
-    monkeypatch.setattr("distilvec.flow.bench.train_student", None)  # everything is trained
+    monkeypatch.setattr("distilvec.flow.bench.fit", None)  # everything is trained
     file = tmp_path / "recipe.yaml"
     for again in (
         distilvec.compare(recipe, ["cosine", named], seeds=1),
@@ -168,7 +172,9 @@ def test_methods_are_compared_from_values_a_recipe_and_its_file(
 
 def test_a_function_and_vectors_as_teachers(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
     vectors = {"vectors": embed(texts).astype(np.float32)[:, :8], "texts": texts}
-    student = distilvec.train([embed, vectors], str(tiny_bert), texts, "mse", tmp_path / "out", **QUICK)
+    student = distilvec.train(
+        [embed, vectors], student=str(tiny_bert), corpus=texts, method="mse", output=tmp_path / "out", **QUICK
+    )
     assert student.encode(["hello"], show_progress_bar=False).shape == (1, 32)
     saved = (tmp_path / "out" / "recipe.yaml").read_text(encoding="utf-8")
     assert f"{embed.__module__}:embed" in saved and "teacher2-vectors.npy" in saved

@@ -75,7 +75,7 @@ def test_a_benchmarked_step_trains_and_is_set_against_simcse(workload: Any) -> N
     }
 
 
-@pytest.mark.parametrize("name", ["alignment", "dispatch", "expert_head", "many_teachers", "mining"])
+@pytest.mark.parametrize("name", ["alignment", "dispatch", "expert_head", "house", "many_teachers", "mining"])
 def test_a_benchmarks_page_is_that_of_its_figures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # before experiments/, which has an alignment.py, too
     monkeypatch.delitem(sys.modules, name, raising=False)
@@ -99,7 +99,7 @@ def test_curvature_is_that_of_talas_with_frozen_views(workload: Any) -> None:
     from distilvec.training import Distiller
 
     sharpness = importlib.import_module("sharpness")
-    trained = workload.trainer("talas without simcse").model.eval()
+    trained = workload.loop("talas without simcse").distiller.eval()
     method, student, rows = trained.method, trained.student, workload.batch_rows()[:1]
     held_out = workload.batch_rows()[1:2]
     objective = sharpness.Objective(workload.collator(), rows[0], rows, held_out, torch.device("cpu"))
@@ -107,7 +107,7 @@ def test_curvature_is_that_of_talas_with_frozen_views(workload: Any) -> None:
     plain = Distiller(student, method, trained.needs)(**workload.collator()(rows[0]))["loss"]
     assert objective(student, method, batch).item() == pytest.approx(plain.item(), rel=1e-5)
 
-    contrasting = workload.trainer("talas").model.eval()
+    contrasting = workload.loop("talas").distiller.eval()
     state = torch.get_rng_state()
     once, again = (objective(contrasting.student, contrasting.method, batch).item() for _ in range(2))
     assert once == again

@@ -87,18 +87,18 @@ def test_claims_follow_from_the_files(tables: ModuleType, tmp_path: Path) -> Non
     for name, result in rows.items():
         write_record(tmp_path, "images", name, result)
     found = {
-        (claim.b, claim.kind): finding
-        for claim, student, finding in claims.findings(tmp_path, tmp_path)
+        claim.ours[1]: forms["our form"]
+        for claim, student, forms in claims.findings(tmp_path, tmp_path)
         if student == "images"
     }
-    best = found["best single", "ahead"]
+    best = found["best single"]
     assert best.verdict == "holds" and best.value == pytest.approx(1)
-    assert best.basis == "3 sets, 3 seeds, gaussian from resnet56"
-    assert found["multi_mse", "ahead"].verdict == "holds"
-    assert found["multi_cosine", "ahead"].verdict == "does not hold here (not told apart)"
-    assert found["gaussian without vww", "harmless"].verdict == "holds"
-    assert found["gaussian from resnet56", "harmless"].verdict == "does not hold here (the opposite)"
-    assert found["labels", "ahead"].verdict == found["best teacher", "ahead"].verdict == "not tested"
+    assert best.basis == "3 sets, 3 seeds; gaussian from resnet56; one rate for all rows"
+    assert found["multi_mse"].verdict == "holds"
+    assert found["multi_cosine"].verdict == "open"
+    assert found["gaussian without vww"].verdict == "holds"
+    assert found["gaussian from resnet56"].verdict == "opposite"
+    assert found["labels"].verdict == found["best teacher"].verdict == "not tested"
 
 
 @needs_shared

@@ -164,18 +164,21 @@ def test_claims_of_ranks_follow_from_the_files(tmp_path: Path, parts: Any) -> No
     write(tmp_path, "gaussian depth 5", 0.601)
     write_record(tmp_path, "molecules", "columns", {"items": {}, "refused": {}})
     found = {
-        claim.text: finding for claim, student, finding in claims.findings(tmp_path, tmp_path) if student == "molecules"
+        claim.ours[1]: forms["our form"]
+        for claim, student, forms in claims.findings(tmp_path, tmp_path)
+        if student == "molecules"
     }
-    verdicts = {text: finding.verdict for text, finding in found.items()}
-    assert verdicts.pop("Kernel depth hardly matters (five hidden layers)").startswith("one seed: -0.10 (")
-    assert verdicts == {
-        "The student beats its best teacher": "holds",
-        "All teachers beat the best single one": "holds",
-        "Likelihood beats squared error": "holds",
-        "Likelihood beats cosine": "does not hold here (not told apart)",
-        "Plain likelihood beats squared error": "not tested",
-        "Kernel depth hardly matters (two hidden layers)": "holds",
+    assert {row: finding.verdict for row, finding in found.items()} == {
+        "best teacher": "holds",
+        "best single-teacher student": "holds",
+        "multi_mse": "holds",
+        "multi_cosine": "open",
+        "multi_mse unclipped": "not tested",
+        "gaussian depth 2": "holds",
+        "gaussian depth 5": "not tested",
     }
-    assert found["The student beats its best teacher"].basis == "3 sets, 3 seeds, teacher descriptors"
-    assert found["Kernel depth hardly matters (two hidden layers)"].basis == "2 sets, 3 seeds, AUROC"
-    assert found["All teachers beat the best single one"].basis == "3 sets, 3 seeds, gaussian from descriptors"
+    five = found["gaussian depth 5"]
+    assert (five.value, five.why) == (pytest.approx(-0.1), "one seed")
+    assert found["best teacher"].basis == "3 sets, 3 seeds; teacher descriptors; one rate for all rows"
+    assert found["gaussian depth 2"].basis == "2 sets, 3 seeds; AUROC; one rate for all rows"
+    assert found["best single-teacher student"].basis.startswith("3 sets, 3 seeds; gaussian from descriptors")

@@ -21,9 +21,9 @@ from distilvec.tasks.generation import Generation
 from distilvec.teachers import Teacher, load_teacher
 from distilvec.training import LiveSource, StoreSource
 from distilvec.training.data import Collator
-from distilvec.training.distiller import Distiller
 from distilvec.training.items import student_items
 from distilvec.training.sample import make_sample
+from distilvec.training.step import Distiller
 
 #: Options that the tiny models of two layers need, and a head that is not wide.
 OPTIONS: dict[str, dict[str, Any]] = {"distillmoe": {"layers": 2, "width": 16}}

@@ -32,28 +32,34 @@ if TYPE_CHECKING:
 
 def distill(
     teacher: Any,
-    student: Any,
     corpus: Any,
-    method: str | type[Method] | Mapping[str, Any] = "talas",
     output: str | Path = "out",
     *,
+    student: Any = None,
+    parameters: float | str | None = None,
+    method: str | type[Method] | Mapping[str, Any] | None = None,
     resume: bool = False,
     **sections: Any,
 ) -> Run:
     """Distil a student: teach, train, judge, report.
+
+    Teacher and corpus are enough: the student is cut out of the teacher, a quarter of its parameters, and method,
+    learning rate, epochs and batch size follow from the kind of student and the number of texts
+    (`distilvec.recipe.defaults`). What was chosen, and why, is printed and stands in the report.
 
     Args:
         teacher: folder or hub id, a function from a list of texts to vectors [n, D], a dictionary with the keys of the
             recipe's teacher section (`vectors` and `texts` may be values), or a list of these; None for a method
             without a teacher (simcse, mnrl, sft, margin_mse, score_kl). Of an object, a method of one or a lambda the
             saved recipe says that it can be given from Python alone.
-        student: folder or hub id, or the recipe's student section, e.g. `{"shrink": {"of": "teacher", "layers": 2}}`;
-            `"auto"` chooses one before training, as `choose` does.
         corpus: file, folder or hub:NAME; a list or generator of texts or of dictionaries, a frame of pandas or polars,
             an Arrow table, a `datasets.Dataset`; or the recipe's corpus section, in which `path` may be any of these.
-        method: name, "module:Class" or a class derived from `distilvec.methods.Method`; or a dictionary with one of
-            these as `name`, and options.
         output: folder of the run.
+        student: folder or hub id, or the recipe's student section, e.g. `{"shrink": {"of": "teacher", "layers": 2}}`;
+            `"auto"` measures candidates before training, as `choose` does. None: cut out of the teacher.
+        parameters: of a student that is cut out of the teacher, at most, e.g. "10M"; None: a quarter of the teacher's.
+        method: name, "module:Class" or a class derived from `distilvec.methods.Method`; or a dictionary with one of
+            these as `name`, and options. None: by the kind of student.
         resume: go on where an interrupted run in that folder stopped.
         **sections: `optimizer`, `training`, `judging` and `task` as dictionaries, `scorers` as a list of them, and
             `cache`. The task's `validation` and `test`, and a scorer's `scores`, may be values as `corpus` may.
@@ -68,7 +74,7 @@ def distill(
     from distilvec.choosing import settle_student
     from distilvec.flow.run import run
 
-    recipe = recipe_of(teacher, student, corpus, method, output, **sections)
+    recipe = recipe_of(teacher, _sized(student, parameters), corpus, method, output, **sections)
     return run(settle_student(recipe, resume=resume), resume=resume)
 
 
@@ -157,11 +163,12 @@ def _opened(recipe: Recipe | str | Path, output: str | Path | None = None) -> Re
 
 def train(
     teacher: Any,
-    student: Any,
     corpus: Any,
-    method: str | type[Method] | Mapping[str, Any] = "talas",
     output: str | Path = "out",
     *,
+    student: Any = None,
+    parameters: float | str | None = None,
+    method: str | type[Method] | Mapping[str, Any] | None = None,
     resume: bool = False,
     **sections: Any,
 ) -> SentenceTransformer:
@@ -170,9 +177,27 @@ def train(
     from distilvec.flow.run import shipped_student
     from distilvec.flow.run import train as start
 
-    recipe = settle_student(recipe_of(teacher, student, corpus, method, output, **sections), resume=resume)
+    recipe = recipe_of(teacher, _sized(student, parameters), corpus, method, output, **sections)
+    recipe = settle_student(recipe, resume=resume)
     start(recipe, resume=resume)
     return shipped_student(recipe)
+
+
+def _sized(student: Any, parameters: float | str | None) -> Any:
+    """The student's section; `parameters` are those of a student cut out of the teacher.
+
+    Raises:
+        DistilvecError: a student is named as well.
+    """
+    if parameters is None:
+        return student
+    if student is not None:
+        raise DistilvecError(
+            "parameters is the size of a student that is cut out of the teacher, and another student is named",
+            where="parameters",
+            remedy='Leave one of the two out, or give student={"shrink": {"of": ..., "parameters": ...}}.',
+        )
+    return {"shrink": {"parameters": parameters}}
 
 
 def teach(
@@ -195,13 +220,15 @@ def teach(
     Raises:
         DistilvecError: several teachers or none, or whatever teaching raises.
     """
-    from distilvec.flow.job import Job
+    from distilvec.flow.lessons import fill_stores
+    from distilvec.flow.prepare import open_corpus, open_teachers
 
     recipe = recipe_of(teacher, None, corpus, None, output, cache=cache, remote=remote)
     if len(recipe.teachers) != 1:
         what = f"teach fills one teacher's store, and {len(recipe.teachers) or 'none'} are given"
         raise DistilvecError(what, where="teacher", remedy="Call it once per teacher.")
-    return Job(recipe).teach(shard=shard, vectors_only=True)[0].store
+    read = open_corpus(recipe)
+    return fill_stores(recipe, read, open_teachers(recipe, read), shard=shard)[0].store
 
 
 def mine(
@@ -312,6 +339,8 @@ def evaluate(
         DistilvecError: no such model, a task that cannot be read, or `output` holds something else than scores.
     """
     from distilvec.judging import judge
+    from distilvec.judging.encoder import is_sentence_transformer
+    from distilvec.modules.invariance import warn_of_batches
 
     output = None if output is None else Path(home(str(output)))
     if output is not None:
@@ -321,6 +350,8 @@ def evaluate(
     if isinstance(model, str | Path):
         opened = _writer(model) if chosen and all(task.kind == "generation" for task in chosen) else load(model)
     called = name or (Path(model).resolve().name if isinstance(model, str | Path) else "model") or "model"
+    if is_sentence_transformer(opened):
+        warn_of_batches(opened, called)
     if results is not None:
         _keep_results(chosen, Path(home(str(results))), called, model)
     judgement = judge({called: opened}, chosen)

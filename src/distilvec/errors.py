@@ -65,7 +65,7 @@ class Interrupted(DistilvecError):
 
 
 def printable(text: str) -> str:
-    """Somebody else's text for a terminal: control characters, and those that turn the direction of writing, are named.
+    """Somebody else's text for a terminal or a page: control characters and turns of the writing direction are named.
 
     A column's name or a file's could otherwise colour, move or rewrite what a person reads.
 

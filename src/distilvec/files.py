@@ -6,25 +6,26 @@ the next process that writes into the folder removes what no process holds.
 
 from __future__ import annotations
 
-import errno
 import json
+import logging
 import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError
+from distilvec.system_errors import discard, disk_problems, of_the_system, system_problem
 
 if TYPE_CHECKING:
     import numpy as np
 
-#: Numbers of the errors that say that there is no room.
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+logger = logging.getLogger(__name__)
 _SCRATCH_BYTES = 4 << 20
 #: What every name begins with that lasts until its file or folder is whole.
 TEMPORARY = ".distilvec-tmp-"
@@ -42,25 +43,9 @@ def home(path: str) -> str:
         return path
 
 
-def of_the_system(error: Exception) -> bool:
-    """Whether an error while something is written is the system's: a full disk, no permission.
-
-    safetensors and tokenizers wrap what the system says in errors of their own.
-    """
-    return isinstance(error, OSError) or ("os error" in str(error) and not isinstance(error, DistilvecError))
-
-
-def is_full(error: Exception) -> bool:
-    """Whether an error says that there is no room on a disk, in its own words or in those of safetensors."""
-    wrapped = any(f"(os error {number})" in str(error) for number in FULL)
-    return of_the_system(error) and (wrapped or getattr(error, "errno", None) in FULL)
-
-
 @contextmanager
-def locked(file: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold an exclusive lock, which the system drops when the process dies; yields whether it was got.
-
-    The holder removes the file while it holds it; a process that waits on the removed file notices and tries again.
+def held(file: Path, *, wait: bool) -> Iterator[bool]:
+    """As `locked`, with the errors of the system as they are.
 
     Raises:
         OSError: the file cannot be made, or its file system takes no locks.
@@ -76,9 +61,26 @@ def locked(file: Path, *, wait: bool) -> Iterator[bool]:
     try:
         yield True
     finally:
-        with suppress(OSError):  # a lock that stays is taken by the next process all the same
+        try:
             file.unlink(missing_ok=True)
+        except OSError as error:  # the next process takes it all the same
+            logger.warning("%s: this lock cannot be removed (%s); it holds nobody up", file, error.strerror)
         lock.release()
+
+
+@contextmanager
+def locked(file: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold an exclusive lock, which the system drops when the process dies; yields whether it was got.
+
+    The holder removes the file while it holds it; a process that waits on the removed file notices and tries again.
+
+    Raises:
+        EnvironmentProblem: the file cannot be made, or its file system takes no locks.
+    """
+    with ExitStack() as stack:
+        with disk_problems("this cannot be locked", file):
+            free = stack.enter_context(held(file, wait=wait))
+        yield free
 
 
 def is_locked(file: Path) -> bool:
@@ -110,7 +112,7 @@ def alone_in(folder: Path, name: str = RUN_LOCK) -> Iterator[None]:
     with ExitStack() as stack:
         with writing("folder", folder):
             folder.mkdir(parents=True, exist_ok=True)
-            free = stack.enter_context(locked(folder / name, wait=False))
+            free = stack.enter_context(held(folder / name, wait=False))
         if not free:
             raise DistilvecError(
                 "another run is at work here", where=str(folder), remedy="Wait for it, or choose another output."
@@ -119,8 +121,11 @@ def alone_in(folder: Path, name: str = RUN_LOCK) -> Iterator[None]:
 
 
 @contextmanager
-def writing(what: str, where: Path, remedy: str = "Choose another place, or make room.") -> Iterator[None]:
+def writing(what: str, where: Path, after: str = "") -> Iterator[None]:
     """Turn what the system says while something is written into an error that names it.
+
+    Args:
+        after: a further sentence of the remedy.
 
     Raises:
         EnvironmentProblem: the place cannot be written, or the disk is full.
@@ -130,11 +135,7 @@ def writing(what: str, where: Path, remedy: str = "Choose another place, or make
     except Exception as error:
         if not of_the_system(error):
             raise
-        raise EnvironmentProblem(
-            f"the {what} cannot be written ({getattr(error, 'strerror', None) or error})",
-            where=str(where)[:300],
-            remedy=remedy,
-        ) from error
+        raise system_problem(error, f"the {what} cannot be written", where, after) from error
 
 
 @contextmanager
@@ -145,11 +146,11 @@ def temporary(folder: Path) -> Iterator[Path]:
         OSError: the folder is missing or cannot be written.
     """
     for name in {name.removesuffix(".lock") for name in os.listdir(folder) if TEMPORARY_NAME.fullmatch(name)}:
-        with suppress(OSError), locked(folder / f"{name}.lock", wait=False) as dead:
+        with suppress(OSError), held(folder / f"{name}.lock", wait=False) as dead:
             if dead:
                 _discard(folder / name)
     path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
-    with locked(path.with_name(f"{path.name}.lock"), wait=True):  # before the path, so that it never lacks one
+    with held(path.with_name(f"{path.name}.lock"), wait=True):  # before the path, so that it never lacks one
         try:
             yield path
         finally:
@@ -197,8 +198,7 @@ def _discard(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
+        discard(path)
 
 
 def scratch(count: int, dtype: Any) -> np.ndarray:
@@ -229,6 +229,20 @@ def spilled(array: np.ndarray) -> np.ndarray:
     kept = scratch(len(array), array.dtype)
     kept[:] = array
     return kept
+
+
+def read_small(file: Path, most: int = 1 << 20) -> str:
+    """The text of a file that is small by its nature; nothing is opened that may never end.
+
+    Raises:
+        OSError, UnicodeDecodeError: as `Path.read_text`; it is a pipe or a device, or has more bytes than `most`.
+    """
+    status = file.stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise OSError("it is a pipe, a device or a socket, not a file")
+    if status.st_size > most:
+        raise OSError(f"it has {status.st_size:,} bytes, and files of its kind at most {most:,}")
+    return file.read_text(encoding="utf-8")
 
 
 def read_object(file: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ to remove; nothing else is touched. How a file becomes visible, and how a proces
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -17,7 +18,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from distilvec.errors import DistilvecError
-from distilvec.files import TEMPORARY_NAME, locked, read_object, try_place, write_text, writing
+from distilvec.files import TEMPORARY_NAME, held, read_object, try_place, write_text, writing
+from distilvec.system_errors import system_problem
 
 logger = logging.getLogger(__name__)
 MANIFEST = ".distilvec.json"
@@ -66,7 +68,7 @@ def update(place: Path, files: dict[str, Iterable[str]] | None = None, *, more: 
         EnvironmentProblem: the place cannot be written.
     """
     about = "distilvec wrote what is listed here, and may replace and remove it."
-    with writing("folder", place), locked(place / _LOCK, wait=True):
+    with writing("folder", place), held(place / _LOCK, wait=True):
         known = read(place)
         listed = dict(known.get("files", {}))
         for kind, names in (files or {}).items():
@@ -89,7 +91,7 @@ def check(place: Path, kind: str, names: Collection[str], *, alone: bool = False
         DistilvecError: naming what is in the way.
         EnvironmentProblem: the folder cannot be read or written.
     """
-    with writing("folder", place, "Choose another output or cache."):
+    with writing("folder", place):
         if place.exists() and not place.is_dir():
             raise DistilvecError("expected a folder, found a file", where=str(place)[:300], remedy="Choose another.")
         there = {entry.name for entry in place.iterdir()} if place.is_dir() else set()
@@ -171,14 +173,18 @@ def check_file(file: Path, ours: Callable[[dict[str, Any]], bool]) -> None:
 # folders whose files are all ours
 
 
-def seal(folder: Path, kind: str, later: Collection[str] = ()) -> None:
+def seal(folder: Path, kind: str, later: Collection[str] = (), *, hashed: bool = False) -> None:
     """List the files of a folder that is whole now, and those that will come to it `later`.
+
+    Args:
+        hashed: list also how large each file is, and its hash; `differing` compares them.
 
     Raises:
         EnvironmentProblem: the place cannot be written, or the disk is full.
     """
     files = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()} - {MANIFEST}
-    update(folder, {kind: files.union(later)})
+    changes: dict[str, Any] = {"hashes": {name: _print_of(folder / name) for name in sorted(files)}} if hashed else {}
+    update(folder, {kind: files.union(later)}, **changes)
 
 
 def sealed(folder: Path, kind: str | None = None) -> list[Path] | None:
@@ -192,6 +198,28 @@ def sealed(folder: Path, kind: str | None = None) -> list[Path] | None:
     if not names:
         return None
     return [*(folder / name for name in sorted(names) if _is_own(folder, name)), folder / MANIFEST]
+
+
+def differing(folder: Path, kind: str) -> list[str] | None:
+    """The listed files that are not as they were, or not there; None if no hashes are listed.
+
+    Raises:
+        EnvironmentProblem: a file cannot be read.
+    """
+    content = {} if folder.is_symlink() else read(folder)
+    hashes = content.get("hashes")
+    if not isinstance(hashes, dict) or sorted(hashes) != sorted(content["files"].get(kind, ())):
+        return None
+    try:
+        return [name for name, was in hashes.items() if not _is_own(folder, name) or _print_of(folder / name) != was]
+    except OSError as error:
+        raise system_problem(error, "a file cannot be read", folder) from error
+
+
+def _print_of(file: Path) -> dict[str, Any]:
+    """How large a file is, and its hash."""
+    with file.open("rb") as content:
+        return {"bytes": file.stat().st_size, "blake2b": hashlib.file_digest(content, "blake2b").hexdigest()}
 
 
 def _is_own(folder: Path, name: str) -> bool:
@@ -309,7 +337,7 @@ def check_model(target: Path, *, new: bool = False) -> None:
         DistilvecError: the place holds something.
         EnvironmentProblem: the place cannot be read or written.
     """
-    with writing("model", target, "Choose another place."):
+    with writing("model", target):
         model = holds_student(target)
         foreign = os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())) and not model
         if foreign and sealed(target, "student") is None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
+
+#: Seconds until an interruption that was swallowed is raised again.
+_AGAIN = 0.1
 
 
 class StopSignals:
@@ -47,3 +53,39 @@ class StopSignals:
         if callable(before):
             before(number, frame)
         raise KeyboardInterrupt
+
+
+@contextmanager
+def terminable() -> Iterator[list[int]]:
+    """Let SIGTERM end a command as Ctrl-C does, so that what is open is closed; the list then holds its number.
+
+    Where either comes within a function that C calls, a comparison or a `__del__`, Python prints the interruption and
+    goes on: there it is sent again, until it ends the command.
+    """
+    received: list[int] = []
+    waiting: list[threading.Timer] = []
+    before, shown = signal.getsignal(signal.SIGTERM), sys.unraisablehook
+
+    def end(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    def swallowed(ignored: sys.UnraisableHookArgs) -> None:
+        if ignored.exc_type is not KeyboardInterrupt:
+            shown(ignored)
+            return
+        number = received[-1] if received else signal.SIGINT
+        again = threading.Timer(_AGAIN, signal.pthread_kill, (threading.main_thread().ident, number))
+        again.daemon = True
+        waiting.append(again)
+        again.start()
+
+    signal.signal(signal.SIGTERM, end)
+    sys.unraisablehook = swallowed
+    try:
+        yield received
+    finally:
+        for again in waiting:
+            again.cancel()
+        sys.unraisablehook = shown
+        signal.signal(signal.SIGTERM, before)

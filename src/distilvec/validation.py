@@ -38,13 +38,14 @@ def refusal(
     dotted = ".".join(str(part) for part in path) or whole
     place = ", ".join(part for part in (where, f"line {line}" if line else None, dotted) if part) or None
     if first["type"] == "extra_forbidden":
-        near = nearest(str(path[-1]), _known_keys(model, path[:-1]))
-        return DistilvecError(f'{unknown} "{path[-1]}"', where=place, remedy=near)
+        section, key = _model_at(model, path[:-1]), str(path[-1])
+        near = getattr(section, "moved", {}).get(key) or nearest(key, section.model_fields)
+        return DistilvecError(f'{unknown} "{key}"', where=place, remedy=near)
     if first["type"] == "missing":
         return DistilvecError("this key is missing", where=place, remedy="Add it.")
     given = first.get("input")
     if first["type"] == "model_type":  # pydantic's own words name classes of ours
-        key = _known_keys(model, path)[0]
+        key = next(iter(_model_at(model, path).model_fields))
         return DistilvecError(f"keys belong here, not {given!r}", where=place, remedy=f"Write {{{key}: ...}}.")
     if first["type"] == "list_type":
         remedy = "Write [...], or begin each entry with a dash."
@@ -57,8 +58,8 @@ def refusal(
     return DistilvecError(first["msg"].removeprefix("Value error, ") + shown, where=place)
 
 
-def _known_keys(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
-    """Field names of the model found by following `path` through nested models."""
+def _model_at(model: type[BaseModel], path: tuple[Any, ...]) -> type[BaseModel]:
+    """The model found by following `path` through nested models; its `moved`, if any, says what became of a key."""
     current: Any = model
     for part in path:
         if isinstance(part, int):
@@ -66,4 +67,4 @@ def _known_keys(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
         annotation = current.model_fields[part].annotation
         candidates = [annotation, *getattr(annotation, "__args__", ())]
         current = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
-    return list(current.model_fields)
+    return current  # type: ignore[no-any-return]

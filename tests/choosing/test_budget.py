@@ -16,9 +16,10 @@ from unittest.mock import MagicMock, patch
 import numpy as np
 import pytest
 import torch
+from tests.jobs import Job
 
 from distilvec.choosing import Budget, Compiled, Measured, compile_budget, settle_student
-from distilvec.choosing.budget import _electra, _Sizes, shapes
+from distilvec.choosing.budget import _electra, shapes
 from distilvec.choosing.candidates import Candidate
 from distilvec.choosing.choose import planned_steps
 from distilvec.choosing.compiled import STEPS
@@ -29,13 +30,12 @@ from distilvec.choosing.workers import Lesson, Probe, Trainings
 from distilvec.cli.main import main
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.flow.job import Job
 from distilvec.flow.run import run
 from distilvec.methods.table import build_method
-from distilvec.modules.blocks import find_transformer, parameters
+from distilvec.modules.blocks import parameters
 from distilvec.recipe import OptimizerSection, Recipe, StudentSection
 from distilvec.students import load_student, shrink, static
-from distilvec.students.vocabulary import pieces_used
+from distilvec.students.sizes import Sizes
 from distilvec.words import amount
 
 
@@ -47,7 +47,7 @@ def small_and_quick() -> Iterator[None]:
         patch.setattr("distilvec.choosing.measuring.TIMED", 16)
         patch.setattr("distilvec.choosing.budget.FEWEST_PIECES", 300)
         patch.setattr("distilvec.choosing.budget.STATIC_WIDTHS", (16, 32))
-        patch.setattr("distilvec.choosing.budget.NARROW_HEADS", (1 / 2,))
+        patch.setattr("distilvec.students.sizes.NARROW_HEADS", (1 / 2,))
         yield
 
 
@@ -116,27 +116,11 @@ def test_candidates_use_a_budget_up_and_stay_within(
         assert whole or parameters(made) > 0.75 * most, (candidate, parameters(made), most)
 
 
-def test_pieces_that_no_text_uses_take_nothing_of_the_budget(
-    tiny_model_folders: dict[str, Path], sentences: list[str]
-) -> None:
-    source, texts = load_student(tiny_model_folders["bert"]), [" ".join(text.split()[:8]) for text in sentences[:20]]
-    most, largest = parameters(source) // 4, []
-    tokenizer = find_transformer(source).tokenizer
-    used = pieces_used(tokenizer, texts)
-    for read in (None, texts):
-        sections = [candidate.source for candidate in shapes("big", source, most, texts=read)]
-        cuts = [{**each["shrink"], "of": source} for each in sections if "shrink" in each]
-        assert all(cut.get("vocabulary", len(tokenizer)) <= used for cut in cuts) == (read is not None)
-        made = [parameters(shrink(cut.pop("of"), **cut, texts=texts)[0]) for cut in cuts]
-        largest.append(max(made))
-    assert largest[0] < largest[1] <= most
-
-
 def test_narrower_blocks_have_whole_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distilvec.choosing.budget.NARROW_HEADS", (2 / 3, 1 / 2, 5 / 12))
-    narrowed = _Sizes(30_522, 30_522, 256, 2, width=384, heads=12, units=1536, rank=384).narrowed()
+    monkeypatch.setattr("distilvec.students.sizes.NARROW_HEADS", (2 / 3, 1 / 2, 5 / 12))
+    narrowed = Sizes(30_522, 256, 2, width=384, heads=12, units=1536, rank=384).narrowed()
     assert [(each.width, each.heads, each.whole) for each in narrowed] == [(256, 8, 384), (192, 6, 384), (160, 5, 384)]
-    few = _Sizes(1_000, 1_000, 64, 2, width=32, heads=2, units=64, rank=32).narrowed()
+    few = Sizes(1_000, 64, 2, width=32, heads=2, units=64, rank=32).narrowed()
     assert [(each.width, each.heads) for each in few] == [(16, 1)], "each width once, none as wide as before"
 
 
@@ -269,13 +253,13 @@ def test_a_pair_is_one_item_for_a_method_on_pairs(tmp_path: Path, tiny_bert: Pat
 
 
 def test_short_trainings_publish_nothing_and_follow_nothing() -> None:
-    training = {"push_to_hub": True, "report_to": "wandb", "lr_scheduler_type": "greedy", "best": "agreement_cosine"}
+    training = {"report_to": "wandb", "eval_on_start": True, "best": "agreement_cosine", "patience": 2}
     corpus = MagicMock(train_rows=np.arange(3), holdout_rows=np.arange(1))
     with patch("distilvec.choosing.probe.fit") as fitted:
         short_training(MagicMock(), MagicMock(), corpus, [], {**training, "evaluate_every": 5}, OptimizerSection())
     given = fitted.call_args.kwargs["training"]
-    assert given.arguments == {"push_to_hub": False, "report_to": "none"}
-    assert (given.best, given.evaluate_every) == (None, None)
+    assert (given.report_to, given.eval_on_start) == ([], False)
+    assert (given.best, given.evaluate_every, given.patience) == (None, None, None)
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, None), (0.06, 0.06), (500, 0.25), (4000, 1 - 1e-9)])
@@ -500,7 +484,7 @@ def test_measured_rows_keep_their_curves() -> None:
 
 def test_a_teacher_with_a_narrow_table_is_cut_within_its_rank() -> None:
     """An earlier student as the teacher: its table has a rank, and no cut may have a larger one."""
-    sizes = _Sizes(20_000, 20_000, 256, 2, width=384, heads=12, units=528, rank=80)
+    sizes = Sizes(20_000, 256, 2, width=384, heads=12, units=528, rank=80)
     assert sizes.table(0, 80) == (256 + 2) * 80 + 2 * 80 + 80 * 384 + 384
     for depth, share in ((1, 0.6), (2, 0.3), (3, 0.4)):
         made = _electra("teacher", sizes, depth, share, 4_000_000)

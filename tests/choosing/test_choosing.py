@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.jobs import Job
 
 import distilvec
 from distilvec.choosing import Choice, Measured, choose, predict, settle_student
@@ -17,7 +18,6 @@ from distilvec.choosing.prediction import LONG, RUNS, Kind, KnownRun, Prediction
 from distilvec.choosing.sample import sampled
 from distilvec.corpus import read_corpus
 from distilvec.errors import DataError, DistilvecError
-from distilvec.flow.job import Job
 from distilvec.flow.run import run
 from distilvec.flow.start import make_student
 from distilvec.recipe import Recipe
@@ -364,7 +364,7 @@ def test_auto_is_chosen_trained_and_saved(tmp_path: Path, tiny_bert: Path, texts
     assert saved.student == Recipe.build(saved.model_dump() | {"student": chosen["section"]}).student
     assert chosen["parameters"] == sum(p.numel() for p in finished.student.parameters())
     assert set(chosen["kept"]) == {"untrained", "free", "probe"}
-    assert any("chosen (student: auto) by agreement" in note for note in finished.record.notes)
+    assert any("chosen (student: auto) by agreement" in note for note in finished.record["notes"].lines)
     written = (tmp_path / "out/plan.json").stat().st_mtime_ns
     assert settle_student(recipe, resume=True) == saved, "nothing is measured again"
     assert (tmp_path / "out/plan.json").stat().st_mtime_ns == written

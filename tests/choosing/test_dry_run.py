@@ -23,6 +23,7 @@ def tiny_recipe(folder: Path, teacher: Path, texts: list[str], **sections: objec
             "corpus": {"path": str(corpus), "domain": "source", "holdout": 0.4},
             "teachers": [{"name": "tiny", "model": str(teacher)}],
             "student": {"shrink": {"of": "tiny", "layers": 2}},
+            "method": {"name": "talas"},
             "training": {"epochs": 3, "batch_size": 8},
             "output": str(folder / "out"),
             **sections,
@@ -85,7 +86,7 @@ def test_molecules_are_called_so_and_have_no_tokens_and_no_prompt(tmp_path: Path
 
 
 def test_what_is_taught_already_costs_nothing(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
-    from distilvec.flow.job import Job
+    from tests.jobs import Job
 
     recipe = tiny_recipe(tmp_path, tiny_bert, sentences[:60])
     Job(recipe).teach()
@@ -99,7 +100,7 @@ def test_what_is_taught_already_costs_nothing(tmp_path: Path, tiny_bert: Path, s
 def test_signals_that_a_store_of_vectors_lacks_are_counted(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
-    from distilvec.flow.job import Job
+    from tests.jobs import Job
 
     Job(tiny_recipe(tmp_path, tiny_bert, sentences[:60])).teach()
     recipe = tiny_recipe(
@@ -129,7 +130,7 @@ def test_signals_that_a_store_of_vectors_lacks_are_counted(
 def test_combined_teachers_are_one_with_a_store_of_its_own(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
-    from distilvec.flow.job import Job
+    from tests.jobs import Job
 
     two = [{"name": "tiny", "model": str(tiny_bert)}, {"name": "other", "model": str(tiny_bert), "prompt": "A "}]
     sections: dict[str, Any] = {"teachers": two, "combine": "concatenate", "method": {"name": "cosine"}}
@@ -183,7 +184,7 @@ def test_too_few_held_out_texts_are_told_before_anything_is_taught(
         message for message in caplog.messages if "Raise corpus.holdout" in message or message.startswith("teaching")
     ]
     assert told and told[0].startswith(shown.removeprefix("no tasks; "))
-    assert not record.agreement
+    assert record["agreement"] is None
     enough = tiny_recipe(tmp_path, tiny_bert, sentences, corpus={**corpus, "holdout": 0.4})
     assert dict(plan(enough).lines)["judging"] == "no tasks, agreement with the teacher"
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.jobs import Job
 
 from distilvec.choosing.scale import PEAKS, Devices, Rates, Scale, rates, scale
 from distilvec.cli.main import main
 from distilvec.errors import DistilvecError
-from distilvec.flow.job import Job
 from distilvec.modules.blocks import parameters
 from distilvec.recipe import Recipe
 
@@ -88,7 +88,7 @@ def recipe(tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: p
 
 @pytest.mark.parametrize("storage", ["float16", "float32", "int8"])
 def test_bytes_of_a_vector_are_those_of_a_real_store(recipe: Recipe, tmp_path: Path, storage: Any) -> None:
-    from distilvec.flow.job import Job
+    from tests.jobs import Job
 
     recipe.teachers[0].storage = storage
     answer = scale(recipe, 10**6)

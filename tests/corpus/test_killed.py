@@ -138,7 +138,7 @@ def test_an_interrupted_reader_cleans_up(tmp_path: Path, big_file: Path) -> None
 
 def test_a_full_disk_is_said(tmp_path: Path, big_file: Path) -> None:
     output, _ = run(LIMITED, big_file, tmp_path / "out").communicate()
-    assert "cannot be written" in output and "Free disk space" in output, output
+    assert "cannot be written (File too large" in output and "ulimit -f" in output, output
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -21,12 +21,12 @@ from distilvec.cli.main import main
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.compare import compare
 from distilvec.flow.demo import demo_recipe
-from distilvec.flow.run import output_folder
+from distilvec.flow.output import output_folder
 from distilvec.flow.run import run as start_run
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import recipe_of
 from distilvec.report import Record, show_table
-from distilvec.training.checkpoint_folders import tidy
+from distilvec.training.checkpoint import tidy
 
 REMOVABLE: list[Kind] = [kind for kind, (_, after) in ABOUT.items() if after is not None]
 LONG_AGO = 1_600_000_000
@@ -430,3 +430,27 @@ def test_titles_and_places_do_nothing_to_the_terminal(
     align_command("some words", tiny_bert, tiny_bert, picture=drawn)
     shown = capsys.readouterr().out.replace("\n", "")
     assert "\x1b[31m" not in shown and shown.count("a\\x1b[31mb[bold]") == 2 and drawn.exists()
+
+
+@pytest.mark.parametrize(
+    "files", [["output"], {"output": 1}, {"output": [1, "student"]}, {"output": [["a"]]}, None, "output"]
+)
+def test_a_manifest_with_lists_of_other_types_is_none_of_ours(files: Any, tmp_path: Path) -> None:
+    (tmp_path / folders.MANIFEST).write_text(json.dumps({"made_by": "distilvec", "alone": True, "files": files}))
+    assert folders.read(tmp_path) == {}
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(DistilvecError, match=r"did not write: notes\.txt"):
+        folders.claim(tmp_path)
+    (tmp_path / "notes.txt").unlink()
+    assert folders.read(folders.claim(tmp_path))["alone"]
+
+
+@pytest.mark.parametrize("roles", [[["output"]], [{}], [1], [None], "output", {"output": 1}])
+def test_a_manifest_of_an_earlier_version_with_roles_of_other_types_makes_nothing_ours(
+    roles: Any, tmp_path: Path
+) -> None:
+    (tmp_path / folders.MANIFEST).write_text(json.dumps({"made_by": "distilvec", "roles": roles}))
+    assert not folders.read(tmp_path).get("files")
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(DistilvecError, match=r"did not write: notes\.txt"):
+        folders.claim(tmp_path)

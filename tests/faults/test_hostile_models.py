@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import json
+import os
 import re
 import shutil
 import sys
@@ -19,6 +21,7 @@ import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
+from tests.jobs import Job
 
 import distilvec
 from distilvec.alignment.loading import load_tokenizer
@@ -128,7 +131,9 @@ DOORS: dict[str, Callable[[Path, Path], Any]] = {
     "drift": lambda model, data: look_at_drift(str(model), data, data),
     "compare": lambda model, data: compare(_recipe(model, data), ["cosine"], 1),
     "plan": _planned,
-    "distill": lambda model, data: distilvec.distill(str(model), str(model), str(data), "cosine", data.parent / "out"),
+    "distill": lambda model, data: distilvec.distill(
+        str(model), student=str(model), corpus=str(data), method="cosine", output=data.parent / "out"
+    ),
 }
 
 
@@ -318,6 +323,122 @@ def test_a_configuration_cannot_ask_for_all_memory(change: dict[str, int], folde
     for door in ("load_student", "teacher"):
         with pytest.raises(DistilvecError, match=r"/config\.json: .*\b\d+ tensors with [\d,]+ numbers"):
             DOORS[door](folder, folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config_kwargs": {"num_hidden_layers": 10**6}},
+        {"config_args": {"intermediate_size": 10**9}},
+        {"config_kwargs": {"vocab_size": 10**12}},
+        {"model_kwargs": {"num_hidden_layers": 10**6}},
+        # Together with config.json: a width of 32 there, and so many rows here.
+        {"config_kwargs": {"max_position_embeddings": 10**7}},
+    ],
+)
+@pytest.mark.parametrize("name", ["sentence_bert_config.json", "sentence_roberta_config.json"])
+def test_settings_beside_the_configuration_cannot_either(change: dict[str, Any], name: str, folder: Path) -> None:
+    edit(folder / name, **change)
+    [(key, value)] = next(iter(change.values())).items()
+    for door in ("load_student", "teacher"):
+        with pytest.raises(DistilvecError, match=rf"/{name}: {key} is {value:,}, .*\btensors with [\d,]+ numbers"):
+            DOORS[door](folder, folder)
+
+
+def test_settings_that_fit_the_weights_override_the_configuration(folder: Path) -> None:
+    edit(folder / "sentence_bert_config.json", config_kwargs={"hidden_dropout_prob": 0.25, "num_hidden_layers": 3})
+    assert load_student(folder)[0].model.config.hidden_dropout_prob == 0.25  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("key", ["d_model", "n_embd", "hidden_dim"])
+def test_a_width_alone_is_a_size(key: str, folder: Path) -> None:
+    edit(folder / "config.json", **{key: 10**6})
+    with pytest.raises(DistilvecError, match=rf"/config\.json: {key} is 1,000,000"):
+        load_student(folder)
+
+
+def test_a_module_without_weights_cannot_ask_for_all_memory(layered: Path) -> None:
+    edit(layered / "2_Dense/config.json", in_features=50_000, out_features=60_000)
+    (layered / "2_Dense/model.safetensors").unlink()
+    with pytest.raises(DistilvecError, match=r"/2_Dense/config\.json: out_features is 60,000, .*\b0 tensors"):
+        load_student(layered)
+
+
+@pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation", "_experts_implementation"])
+@pytest.mark.parametrize("value", ["flex_attention", "paged|sdpa", "somebody/kernel", 5, {"": "sdpa", "text": "flex"}])
+@pytest.mark.parametrize("file", ["config.json", "sentence_bert_config.json"])
+def test_a_configuration_starts_no_compiler_and_fetches_no_kernel(
+    key: str, value: object, file: str, folder: Path
+) -> None:
+    edit(folder / file, **({key: value} if file == "config.json" else {"model_kwargs": {key: value}}))
+    for door in ("load_student", "teacher"):
+        with pytest.raises(DistilvecError, match=rf'/{file}: "{key}"'):
+            DOORS[door](folder, folder)
+
+
+@pytest.mark.parametrize("value", ["eager", "sdpa", None])
+def test_plain_attention_may_be_chosen(value: str | None, folder: Path) -> None:
+    edit(folder / "config.json", _attn_implementation=value, _attn_implementation_autoset=True)
+    own: Any = load_student(folder)[0]
+    assert own.model.config._attn_implementation == (value or "sdpa")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "modules.json",
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "model.safetensors",
+        "README.md",
+        "sentence_bert_config.json",
+        "config_sentence_transformers.json",
+        "1_Pooling/config.json",
+        "additional_chat_templates/tools.jinja",
+    ],
+)
+@pytest.mark.timeout(60)
+def test_a_pipe_in_a_folder_holds_nobody_up(name: str, folder: Path) -> None:
+    place = folder / name
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    os.mkfifo(place)
+    for door in ("load", "teacher", "image teacher"):
+        with pytest.raises(DistilvecError, match=rf"/{name}: .*expected a file"):
+            DOORS[door](folder, folder)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "vocab.json", "chat_template.jinja"])
+def test_a_pipe_beside_a_tokenizer_holds_nobody_up(name: str, folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(DistilvecError, match=rf"/{name}: expected a file"):
+        fresh(layers=1, width=32, tokenizer=folder)
+    with contextlib.suppress(DistilvecError):  # it may do with other files, and reads no pipe
+        load_tokenizer(folder)
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_below_a_model_that_a_student_is_cut_of_is_left_alone(
+    folder: Path, sentences: list[str], tmp_path: Path
+) -> None:
+    (folder / "notes").mkdir()
+    os.mkfifo(folder / "notes" / "pipe.json")
+    section = {"shrink": {"of": str(folder), "layers": 1}}
+    recipe = recipe_of(str(folder), section, sentences, "cosine", tmp_path / "out")
+    assert len(Job(recipe).student()[0].model.encoder.layer) == 1  # type: ignore[union-attr, operator]
+
+
+@pytest.mark.timeout(60)
+def test_a_link_to_a_pipe_holds_nobody_up(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "README.md").symlink_to("pipe")
+    with pytest.raises(DistilvecError, match=r"/README\.md: .*expected a file"):
+        load_student(folder)
 
 
 def test_token_ids_beyond_the_table_are_said_at_once(folder: Path) -> None:

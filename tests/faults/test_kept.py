@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from tests.faults.test_jobs import job, run, write
+from tests.jobs import Job, identity_of
 from tests.training.starting import Starter
 
 import distilvec
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.files import new_files
 from distilvec.errors import DataError, DistilvecError
-from distilvec.flow.identity import comparison_identity
-from distilvec.flow.job import Job
 from distilvec.judging.identity import content_digest
 from distilvec.modules.task_head import TaskHead
 from distilvec.recipe import Recipe
@@ -31,8 +31,8 @@ from distilvec.store import SignalStore
 from distilvec.students import load_student
 from distilvec.students.pieces import piece_vectors
 from distilvec.teachers.callable import CallTeacher, find_function
-from distilvec.training.callbacks import RunLog
-from distilvec.training.checkpoint_folders import newest_checkpoint
+from distilvec.training.checkpoint import newest_checkpoint
+from distilvec.training.log import RunLog
 
 __all__ = ["job"]
 
@@ -197,7 +197,7 @@ def test_a_fine_tuning_that_blows_up(tmp_path: Path, tiny_bert: Path) -> None:
 def test_a_checkpoint_whose_state_cannot_be_read(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "checkpoint-4").mkdir()
     (tmp_path / "checkpoint-4/trainer_state.json").write_bytes(content)
-    with pytest.raises(DataError, match=r"/checkpoint-4: .*\(.+\)"):
+    with pytest.raises(DataError, match=r"/checkpoint-4/trainer_state\.json: .*\(.+\)"):
         newest_checkpoint(tmp_path)
 
 
@@ -205,7 +205,7 @@ def test_a_log_that_cannot_be_decoded(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_bytes(
         b'{"step": 1, "loss": 2.0}\n\xff\xfe\x00\n{"step": ' + b"7" * 5000 + b"}\n" + b"[" * 9000 + b'\n{"step": 2}\n'
     )
-    RunLog(tmp_path / "run.jsonl", 2)
+    RunLog(tmp_path / "run.jsonl", Accelerator(cpu=True), 2)
     assert [json.loads(line)["step"] for line in (tmp_path / "run.jsonl").read_text().splitlines()] == [1, 2]
 
 
@@ -318,7 +318,7 @@ def test_a_comparison_s_results_are_found_by_content(tmp_path: Path, job: dict[s
 
     def identity(**sections: Any) -> str:
         write(tmp_path, job | {"judging": {"tasks": [task]}} | sections)
-        return comparison_identity(Job(Recipe.load(tmp_path / "recipe.yaml", output=tmp_path / "out")))
+        return identity_of(Job(Recipe.load(tmp_path / "recipe.yaml", output=tmp_path / "out")))
 
     first = identity()
     assert identity() == first and identity(method={"name": "mse"}, training={"seed": 5}) == first
@@ -369,10 +369,10 @@ def test_damaged_alignments_are_made_again(
     def run(place: str) -> np.ndarray:
         made = distilvec.distill(
             str(tiny_model_folders["bert"]),
-            str(tiny_model_folders["gpt2"]),
-            sentences[:24],
-            "emo",
-            tmp_path / place,
+            student=str(tiny_model_folders["gpt2"]),
+            corpus=sentences[:24],
+            method="emo",
+            output=tmp_path / place,
             cache=str(tmp_path / "cache"),
             training={"epochs": 1, "batch_size": 8},
             judging={"agreement": False, "speed": False},

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
+from tests.jobs import Job
 
 import distilvec
 from distilvec.cli.main import _keeps_nothing
 from distilvec.corpus import content_keys, read_corpus
 from distilvec.errors import DataError, DistilvecError
-from distilvec.flow.job import Job
 from distilvec.folders import check, seal
 from distilvec.judging.probes import ClassificationTask
 from distilvec.judging.spec import TaskSpec
@@ -171,7 +171,7 @@ def test_a_report_without_the_table_of_forms_says_why(tiny_bert: Path, tmp_path:
         "output": str(tmp_path / "out"),
     }
     distilvec.run(Recipe.build(recipe))
-    notes = json.loads((tmp_path / "out/report.json").read_text())["notes"]
+    notes = json.loads((tmp_path / "out/report.json").read_text())["sections"]["notes"]["lines"]
     assert any("No table of compressed forms" in note for note in notes)
 
 
@@ -295,6 +295,6 @@ def test_a_quote_too_many_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 
 def test_old_line_ends_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "old.txt").write_bytes(b"one line\rtwo line\rthree line\r")
+    (tmp_path / "old.txt").write_bytes(b"one line\rtwo line\rthree line\r\nfour line\n")
     read_corpus(tmp_path / "old.txt", tmp_path / "cache", holdout=0.0)
     assert "carriage returns within a line" in caplog.text

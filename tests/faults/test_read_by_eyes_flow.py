@@ -30,7 +30,7 @@ from distilvec.flow.pin import pin
 from distilvec.flow.run import run, train
 from distilvec.judging import PerceptronTask, load_task
 from distilvec.judging.identity import content_digest
-from distilvec.training.checkpoint_folders import newest_checkpoint
+from distilvec.training.checkpoint import newest_checkpoint
 
 
 class Embedder:
@@ -100,17 +100,33 @@ def test_an_output_in_the_home_folder(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path / "here")
     training = {"max_steps": 1, "batch_size": 8, "use_cpu": True}
-    distilvec.train(str(tiny_bert), str(tiny_bert), sentences[:40], "cosine", "~/out", training=training)
+    distilvec.train(
+        str(tiny_bert),
+        student=str(tiny_bert),
+        corpus=sentences[:40],
+        method="cosine",
+        output="~/out",
+        training=training,
+    )
     assert (tmp_path / "home/out/student").is_dir() and not list((tmp_path / "here").iterdir())
 
 
 def test_the_texts_of_a_run_at_work_are_not_replaced(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     out = tmp_path / "out"
     training = {"max_steps": 1, "batch_size": 8, "use_cpu": True}
-    distilvec.train(str(tiny_bert), str(tiny_bert), sentences[:40], "cosine", out, training=training)
+    distilvec.train(
+        str(tiny_bert), student=str(tiny_bert), corpus=sentences[:40], method="cosine", output=out, training=training
+    )
     before = (out / "given" / "corpus.jsonl").read_text()
     with alone_in(out), pytest.raises(DistilvecError, match="another run is at work"):
-        distilvec.train(str(tiny_bert), str(tiny_bert), sentences[:30], "cosine", out, training=training)
+        distilvec.train(
+            str(tiny_bert),
+            student=str(tiny_bert),
+            corpus=sentences[:30],
+            method="cosine",
+            output=out,
+            training=training,
+        )
     assert (out / "given" / "corpus.jsonl").read_text() == before
     assert [file.name for file in (out / "given").glob("[!.]*")] == ["corpus.jsonl"]
 

@@ -26,7 +26,7 @@ from transformers import (
     T5EncoderModel,
 )
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError
 from distilvec.flow.start import _with_dropout
 from distilvec.methods.base import Term
 from distilvec.modules.expert_head import ExpertHead
@@ -35,7 +35,7 @@ from distilvec.modules.watch import Seen
 from distilvec.students import load_student, ship, shrink
 from distilvec.students.tap import StudentTap
 from distilvec.teachers import load_teacher
-from distilvec.training.distiller import mean_and_count
+from distilvec.training.step import mean_and_count
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -169,32 +169,14 @@ def test_a_former_student_is_read_in_mini_batches_too(tiny_bert: Path, tmp_path:
         patch.setattr(StudentTap, "__call__", counted)
         distilvec.distill(
             str(tiny_bert),
-            {"model": str(tiny_bert), "remember": 0.5},
-            {"path": [f"text number {number} of them" for number in range(60)], "holdout": 0.0},
-            "cosine",
-            tmp_path / "out",
+            student={"model": str(tiny_bert), "remember": 0.5},
+            corpus={"path": [f"text number {number} of them" for number in range(60)], "holdout": 0.0},
+            method="cosine",
+            output=tmp_path / "out",
             training={"max_steps": 2, "batch_size": 25, "mini_batch_size": 4},
             judging={"tasks": [], "agreement": False, "speed": False},
         )
     assert sizes and sizes.count(25) == 0
-
-
-def test_a_hub_out_of_reach_is_told_as_such(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import distilvec
-
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    with pytest.raises(EnvironmentProblem, match="cannot be set up"):
-        distilvec.distill(
-            str(tiny_bert),
-            str(tiny_bert),
-            [f"text number {number} of them" for number in range(60)],
-            "cosine",
-            tmp_path / "out",
-            training={"max_steps": 2, "batch_size": 8, "push_to_hub": True, "hub_model_id": "me/small"},
-            judging={"tasks": [], "agreement": False, "speed": False},
-        )
 
 
 @pytest.mark.parametrize(("room", "batches"), [(4 << 30, 7), (1 << 16, 1)])
@@ -214,10 +196,10 @@ def test_a_sample_of_tokens_takes_no_more_memory_than_there_is_for_it(
     monkeypatch.setattr(sample, "token_batches", counted)
     distilvec.distill(
         str(tiny_bert),
-        {"shrink": {"of": "teacher", "layers": 1}},
-        {"path": [f"text number {number} of them" for number in range(200)], "holdout": 0.0},
-        {"name": "emo", "layers": 1},
-        tmp_path / "out",
+        student={"shrink": {"of": "teacher", "layers": 1}},
+        corpus={"path": [f"text number {number} of them" for number in range(200)], "holdout": 0.0},
+        method={"name": "emo", "layers": 1},
+        output=tmp_path / "out",
         training={"max_steps": 1, "batch_size": 8},
         judging={"tasks": [], "agreement": False, "speed": False},
     )

@@ -442,10 +442,10 @@ def test_a_bare_decoder_with_a_chat_template_is_a_student_of_plain_texts(
     assert ids.tolist() == [student.tokenizer("a text")["input_ids"]]
     distilvec.distill(
         str(chatty),
-        str(chatty),
-        {"path": sentences, "holdout": 0.0},
-        "cosine",
-        tmp_path / "out",
+        student=str(chatty),
+        corpus={"path": sentences, "holdout": 0.0},
+        method="cosine",
+        output=tmp_path / "out",
         training={"max_steps": 1, "batch_size": 8},
         judging={"tasks": [], "agreement": False, "speed": False},
     )
@@ -480,7 +480,13 @@ def test_a_student_with_a_chat_template_is_refused_before_anything_is_taught(
         return np.random.default_rng(0).normal(size=(len(texts), 8))
 
     with pytest.raises(DistilvecError, match='every text into the chat template.*Take "message" out'):
-        distilvec.distill(teacher, str(tmp_path / "saved"), {"path": sentences}, "cosine", tmp_path / "out")
+        distilvec.distill(
+            teacher,
+            student=str(tmp_path / "saved"),
+            corpus={"path": sentences},
+            method="cosine",
+            output=tmp_path / "out",
+        )
     assert len(asked) < len(sentences) / 4  # a probe alone
 
 
@@ -518,10 +524,10 @@ def test_a_student_with_modules_of_its_own_ships_with_their_code(
 
     distilvec.distill(
         str(tiny_bert),
-        {"model": str(with_code(tiny_bert, tmp_path / "own", number, kind)), "trust_remote_code": True},
-        {"path": sentences, "holdout": 0.0},
-        "cosine",
-        tmp_path / "out",
+        student={"model": str(with_code(tiny_bert, tmp_path / "own", number, kind)), "trust_remote_code": True},
+        corpus={"path": sentences, "holdout": 0.0},
+        method="cosine",
+        output=tmp_path / "out",
         training={"max_steps": 1, "batch_size": 8},
         judging={"tasks": [], "agreement": False, "speed": False},
     )
@@ -547,6 +553,10 @@ def test_a_student_whose_code_would_not_ship_is_refused_before_anything_is_taugh
 
     with pytest.raises(DistilvecError, match="module 1 is a OwnPooling"):
         distilvec.distill(
-            teacher, {"model": str(folder), "trust_remote_code": True}, {"path": sentences}, "cosine", tmp_path / "out"
+            teacher,
+            student={"model": str(folder), "trust_remote_code": True},
+            corpus={"path": sentences},
+            method="cosine",
+            output=tmp_path / "out",
         )
     assert len(asked) < len(sentences) / 4  # a probe alone

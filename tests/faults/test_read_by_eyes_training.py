@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -17,7 +18,7 @@ import torch
 from PIL import Image
 from tests.training import jobs
 from tests.training.assembling import assemble
-from tests.training.test_trainer import run
+from tests.training.test_loop import run
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -30,19 +31,20 @@ from distilvec.methods.table import build_method
 from distilvec.modules.cifar_resnet import CifarResNet, image_model
 from distilvec.modules.task_head import TaskHead
 from distilvec.optim import SharpnessAware
-from distilvec.recipe import OptimizerSection, TrainingSection
+from distilvec.recipe import OptimizerSection, SharpnessSection, TrainingSection
 from distilvec.students import StudentTap, load_student
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.tasks.labels import encode_labels
 from distilvec.tasks.predictor import Predictor
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
-from distilvec.training import TokenizedCorpus, attention, fit, free_maps
+from distilvec.training import BucketedBatches, TokenizedCorpus, attention, fit, free_maps
 from distilvec.training import items as prepared
-from distilvec.training.attention import choose_attention
-from distilvec.training.distiller import Distiller
+from distilvec.training.attention import choose_attention, rehearse
 from distilvec.training.items import PreparedCorpus
-from distilvec.training.sharp_step import SharpStep
-from distilvec.training.trainer import DistillationTrainer
+from distilvec.training.log import Sums
+from distilvec.training.loop import Loop
+from distilvec.training.sharpness import SharpStep
+from distilvec.training.step import Distiller, Extras
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +102,10 @@ def test_the_sample_is_gone_before_training(home: Path, tmp_path: Path, monkeypa
         samples.append(weakref.ref(sample))
         return sample
 
-    def trained(*args: Any) -> float:
+    def trained(*args: Any) -> None:
         gc.collect()
         assert [each() for each in samples] == [None]
-        return float(train(*args))
+        train(*args)
 
     monkeypatch.setitem(fit.__globals__, "make_sample", made)
     monkeypatch.setitem(fit.__globals__, "_train", trained)
@@ -162,18 +164,19 @@ def test_batch_norms_keep_the_statistics_of_the_weights_themselves(slope: float)
     batch = torch.randn(8, 3)
     plain(batch)
     model.linear.weight.register_hook(lambda gradient: gradient * slope)
-    trainer: Any = SimpleNamespace(
-        accelerator=SimpleNamespace(backward=Tensor.backward, gradient_state=SimpleNamespace(sync_gradients=True)),
+    loop: Any = SimpleNamespace(
         optimizer=SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), kind="sam", rho=1.0),
-        share=1.0,
-        distiller=model,
-        run_forward=lambda model, inputs, perturbed=False: {
+        model=model,
+        sums=Sums(),
+        synchronised=lambda on: contextlib.nullcontext(),
+        backward=Tensor.backward,
+        forward=lambda inputs, perturbed=False: {
             **dict.fromkeys(("items", "domains", "counting")),
             "loss": model(inputs["batch"])[:, 0].exp().mean(),
         },
     )
-    step = SharpStep(trainer, fresh_dropout=False, per_batch=False, local=False, domain_weight=None)
-    step(model, {"batch": batch})
+    step = SharpStep(loop, SharpnessSection(kind="sam"))
+    step({"batch": batch}, 1.0, last=True)
     found, expected = dict(model.named_buffers()), dict(plain.named_buffers())
     assert len(found) == 3 and all(torch.equal(found[name], value) for name, value in expected.items())
 
@@ -181,7 +184,7 @@ def test_batch_norms_keep_the_statistics_of_the_weights_themselves(slope: float)
 def test_gradient_caching_is_refused_for_batch_norms() -> None:
     student = image_model(CifarResNet(depth=8, width=4))
     with pytest.raises(DistilvecError, match=r"^training\.mini_batch_size: .*batch norms"):
-        Distiller(student, build_method("cosine", {}), Needs(), mini_batch_size=2)
+        Distiller(student, build_method("cosine", {}), Needs(), extras=Extras(mini_batch_size=2))
     assert Distiller(student, build_method("cosine", {}), Needs()).mini_batch_size is None
 
 
@@ -191,14 +194,14 @@ def test_gradient_caching_is_refused_for_batch_norms() -> None:
 def test_what_is_tried_before_training_is_as_large_as_a_mini_batch(home: Path, tmp_path: Path) -> None:
     made = assemble(home, "cosine")
     made.distiller.mini_batch_size = 3
-    trainer, tap, sizes = made.trainer(tmp_path, {}), made.distiller.tap, []
+    loop, tap, sizes = made.loop(tmp_path, {}), made.distiller.tap, []
 
     def tapped(features: dict[str, Tensor], *args: Any) -> StudentOutput:
         sizes.append(len(features["input_ids"]))
         return tap(features, *args)
 
     made.distiller.tap = tapped
-    trainer.rehearse()
+    rehearse(loop)
     assert sizes == [3]
 
 
@@ -236,13 +239,8 @@ def test_disam_compares_domains_by_the_rows_that_count() -> None:
     counted = torch.tensor([True, False, False, True])
     terms = {"ranking": Term(losses, counted), "seen": Term(losses, None, 0.0)}
     result = Distiller._reduce(None, terms, domains, local=True)  # type: ignore[arg-type]
-    step = SharpStep(
-        SimpleNamespace(distiller=SimpleNamespace(gathers=False)),  # type: ignore[arg-type]
-        fresh_dropout=False,
-        per_batch=False,
-        local=False,
-        domain_weight=5.0,
-    )
+    loop: Any = SimpleNamespace(distiller=SimpleNamespace(gathers=False))
+    step = SharpStep(loop, SharpnessSection(kind="disam", domains=5.0))
     assert float(step._objective(result)) == float(result["loss"]) == 2.0
     none = Distiller._reduce(None, {"ranking": Term(losses, counted & False)}, domains, local=True)  # type: ignore[arg-type]
     assert float(step._objective(none)) == 0.0
@@ -257,7 +255,7 @@ def test_a_live_teacher_and_workers_are_refused(home: Path, tmp_path: Path) -> N
             given["teachers"],
             given["corpus"],
             given["sources"],
-            training=TrainingSection(dataloader_num_workers=1, use_cpu=True),  # type: ignore[call-arg]
+            training=TrainingSection(dataloader_num_workers=1, use_cpu=True),
             optimizer=OptimizerSection(),
             folder=tmp_path,
         )
@@ -287,28 +285,20 @@ class Kept:
         return len(self.tokens._cache)
 
 
-@pytest.mark.parametrize(("workers", "persistent", "most"), [(0, False, 8), (2, True, 4), (2, False, 0)])
-def test_workers_share_the_memory_for_prepared_items(workers: int, persistent: bool, most: int) -> None:
+@pytest.mark.parametrize(("workers", "most"), [(0, 8), (2, 4)])
+def test_workers_share_the_memory_for_prepared_items(workers: int, most: int) -> None:
     size = prepared._bytes(np.full(10, 0))
     tokens = PreparedCorpus([Squares()], lambda rows: [str(row) for row in rows], 40, cache_bytes=8 * size)  # type: ignore[arg-type]
-    rows = np.arange(40)
-    trainer: Any = SimpleNamespace(
-        args=SimpleNamespace(
-            seed=0,
-            data_seed=None,
-            per_device_train_batch_size=4,
-            dataloader_drop_last=False,
-            dataloader_num_workers=workers,
-            dataloader_pin_memory=False,
-            device=torch.device("cpu"),
-            dataloader_persistent_workers=persistent,
-            dataloader_prefetch_factor=2,
-        ),
-        collator=Kept(tokens),
-        rows=rows,
-        _train_rows=rows,
+    kept = Kept(tokens)
+    loop: Any = SimpleNamespace(
+        training=TrainingSection(dataloader_num_workers=workers),
+        sampler=BucketedBatches(kept.lengths(np.arange(40)), 4, seed=0),
+        collator=kept,
+        rows=np.arange(40),
+        device=torch.device("cpu"),
     )
-    assert max(DistillationTrainer.get_train_dataloader(trainer)) == most
+    loader = Loop.loader.func(loop)
+    assert max(loader) == max(loader) == most
 
 
 def test_no_clipping_is_a_number_of_its_own(home: Path, tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ def test_a_text_of_which_a_token_is_read(
     try:
         run = distilvec.distill(
             teacher,
-            student,
-            sentences[:24],
-            {"name": method, **({"layers": 2} if method == "distillmoe" else {})},
-            tmp_path / "out",
+            student=student,
+            corpus=sentences[:24],
+            method={"name": method, **({"layers": 2} if method == "distillmoe" else {})},
+            output=tmp_path / "out",
             training={"epochs": 1, "batch_size": 8},
             judging={"agreement": False, "speed": False},
         )

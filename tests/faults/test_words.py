@@ -178,7 +178,7 @@ def test_values_that_cannot_be_used_say_which_can(tmp_path: Path) -> None:
 
     vectors = np.ones((20, 3), np.float32)
     with pytest.raises(DistilvecError, match=r'a ndarray is no teacher\..*"vectors": vectors'):
-        distill(vectors, "x", ["a"], "cosine", str(tmp_path / "out"))
+        distill(vectors, student="x", corpus=["a"], method="cosine", output=str(tmp_path / "out"))
     for asked in (check_index, adapt):
         with pytest.raises(DistilvecError, match="a list is no name of a model"):
             asked([1], np.eye(200, 3, dtype=np.float32) + 1, [f"text {n}" for n in range(200)])  # type: ignore[arg-type]
@@ -195,9 +195,7 @@ def test_values_that_cannot_be_used_say_which_can(tmp_path: Path) -> None:
     [
         ("training.seed=4294967296", r"training\.seed: .*\(got 4294967296\)"),
         ("training.seed=1e400", r"training\.seed: .*\(got inf\)"),
-        ("training.data_seed=4294967296", r"training\.data_seed: .*2\^32, not 4294967296"),
-        ("training.data_seed=-1", r"training\.data_seed: .*2\^32, not -1"),
-        ("training.data_seed=x", r"training\.data_seed: .*2\^32, not 'x'"),
+        ("training.data_seed=1", r'training\.data_seed: unknown key "data_seed"\. Write seed'),
         ("student={fresh: {layers: 1000000000}}", r"student\.fresh\.layers: .*\b1000 \(got 1000000000\)"),
         ("student={fresh: {width: 1000000000}}", r"student\.fresh\.width: .*\b65536 \(got 1000000000\)"),
         (

@@ -12,16 +12,17 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from tests.disk import full_beyond
+from tests.jobs import Job, ship_student, train_student
 
 import distilvec
 from distilvec.choosing.choose import source_of
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.flow import job as job_module
+from distilvec.flow import prepare as parts
 from distilvec.flow import start
 from distilvec.flow.checks import _held_out_vectors, check_job
-from distilvec.flow.job import REQUIRED, Job
+from distilvec.flow.prepare import REQUIRED
 from distilvec.flow.run import run, train
-from distilvec.flow.train import ship_student, train_student
+from distilvec.folders import seal
 from distilvec.judging import MtebTask
 from distilvec.methods.table import resolve
 from distilvec.recipe import Recipe
@@ -123,14 +124,16 @@ def test_a_run_makes_each_part_once(
 def test_the_seconds_of_calls_before_count(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     given = recipe(tmp_path, tiny_bert, sentences)
     run(given)
-    cost = Record.load(tmp_path / "out").cost
+    cost = Record.load(tmp_path / "out")["cost"]
     assert cost is not None and cost.training_seconds is not None
-    (file,) = (tmp_path / "out" / "checkpoints").glob(f"checkpoint-{cost.steps}/unlogged-0.json")
-    kept = json.loads(file.read_text())
-    assert 0 < kept["seconds"] <= cost.training_seconds
-    file.write_text(json.dumps(kept | {"seconds": kept["seconds"] + 1000}))
+    (file,) = (tmp_path / "out" / "checkpoints").glob(f"checkpoint-{cost.steps}/ranks.pt")
+    (kept,) = torch.load(file)
+    assert 0 < kept["sums"]["seconds"] <= cost.training_seconds
+    kept["sums"]["seconds"] += 1000
+    torch.save([kept], file)
+    seal(file.parent, "checkpoint", hashed=True)
     run(given, resume=True)
-    again = Record.load(tmp_path / "out").cost
+    again = Record.load(tmp_path / "out")["cost"]
     assert again is not None and again.training_seconds is not None
     assert 1000 < again.training_seconds < 1100, "not counted twice; two steps take no time, but opening may"
 
@@ -154,7 +157,7 @@ def test_a_partner_killed_while_writing_leaves_no_half_student(
 ) -> None:
     job = Job(recipe(tmp_path, tiny_bert, sentences[:60]))
     monkeypatch.setattr(start, "say_without_pooler", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
-    with pytest.raises(DistilvecError, match=r"/out/start/\w+: .*\(No space left\)"):
+    with pytest.raises(DistilvecError, match=r"/out/start/\w+: .*\(No space left on device\)"):
         job.student()
     assert list((tmp_path / "out" / start.FOLDER).iterdir()) == []
     monkeypatch.undo()
@@ -166,7 +169,7 @@ def test_a_full_disk_is_said_where_the_untrained_student_is_written(
 ) -> None:
     job = Job(recipe(tmp_path, tiny_bert, sentences[:60]))
     _ = job.corpus
-    with full_beyond(40_000), pytest.raises(EnvironmentProblem, match=r"/start/\w+: .*File too large.*Make room"):
+    with full_beyond(40_000), pytest.raises(EnvironmentProblem, match=r"/start/\w+: .*File too large.*ulimit -f"):
         job.student()
     assert not list((tmp_path / "out/start").iterdir())
 
@@ -193,7 +196,7 @@ def test_a_disk_that_fills_beside_the_student_leaves_the_older_one_whole(
         job.task.head.linear = torch.nn.Linear(largest, 1)
     before = {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     assert folder / what in folder.iterdir()
-    with full_beyond(2 * largest), pytest.raises(EnvironmentProblem, match=r"/out/student: .*Make room"):
+    with full_beyond(2 * largest), pytest.raises(EnvironmentProblem, match=r"/out/student: .*ulimit -f"):
         ship_student(job, student, fitted.method, folder)
     assert {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
     assert not [path.name for path in job.output.iterdir() if path.name.startswith(".student")]
@@ -230,7 +233,11 @@ def test_a_run_without_a_teacher_says_so(tmp_path: Path, tiny_bert: Path, senten
     done = run(given)
     page = (tmp_path / "out" / "report.md").read_text()
     assert "no teacher" in done.record.title and "no teacher in this run" in page
-    assert done.record.agreement == {} and done.record.model("teacher") is None and "kept" not in done.report
+    assert (
+        done.record["agreement"] is None
+        and done.record["scores"].model("teacher") is None
+        and "kept" not in done.report
+    )
     assert (tmp_path / "out" / "report.html").is_file()
     assert not (tmp_path / "out" / "stores").exists()
     assert SentenceTransformer(str(tmp_path / "out" / "student"), device="cpu").encode(["a"]).shape == (1, 32)
@@ -241,10 +248,10 @@ def test_pairs_train_without_a_teacher_from_python(tmp_path: Path, tiny_bert: Pa
     rows = [{"anchor": one, "positive": two} for one, two in zip(sentences[:40], sentences[40:80], strict=True)]
     student = distilvec.train(
         None,
-        str(tiny_bert),
-        {"path": rows, "text": ["anchor", "positive"]},
-        "mnrl",
-        tmp_path / "out",
+        student=str(tiny_bert),
+        corpus={"path": rows, "text": ["anchor", "positive"]},
+        method="mnrl",
+        output=tmp_path / "out",
         training={"max_steps": 2, "batch_size": 8, "use_cpu": True},
     )
     assert student.encode(["a"]).shape == (1, 32)
@@ -313,10 +320,9 @@ def test_adapters_where_there_is_nothing_to_adapt_are_refused_before_any_teachin
     with pytest.raises(DistilvecError, match=r"student\.lora: .*no transformer"):
         train_student(Job(given))
     assert not (tmp_path / "out" / "stores").exists()
-    for wrong in ({"student": {"fresh": {}, "max_length": 8, "extend_length": True}},
-                  {"student": {"model": str(tiny_bert), "lora": {}}, "training": {"push_to_hub": True}}):  # fmt: skip
-        with pytest.raises(DistilvecError, match=r"extend_length goes with|push_to_hub"):
-            Recipe.build({"method": {"name": "simcse"}, **wrong})
+    wrong = {"fresh": {}, "max_length": 8, "extend_length": True}
+    with pytest.raises(DistilvecError, match="extend_length goes with"):
+        Recipe.build({"method": {"name": "simcse"}, "student": wrong})
 
 
 def test_held_out_items_are_of_the_whole_corpus(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
@@ -345,13 +351,13 @@ def test_a_held_out_text_that_recurs_is_compared_once(tmp_path: Path, tiny_bert:
 
 def test_texts_without_a_task_still_have_a_free_baseline(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     record = run(recipe(tmp_path, tiny_bert, sentences, optimizer={"lr": 1e-12})).record
-    found = {row.role: row.averages.get("neighbours") for row in record.models}
+    found = {row.role: row.averages.get("neighbours") for row in record["scores"].models}
     assert set(found) == {"teacher", "untrained", "free", "student"}
     assert all(score is not None for score in found.values())
     assert found["teacher"].value == 1 and 0 < found["untrained"].value < 1
     assert found["student"].value == pytest.approx(found["untrained"].value, abs=0.01)
     assert any("On the teacher's nearest neighbours, student is not shown" in each for each in record.alarms)
-    compared = {(each.b, each.group) for each in record.comparisons}
+    compared = {(each.b, each.group) for each in record["scores"].comparisons}
     assert compared == {("untrained student", "neighbours"), ("free baseline", "neighbours")}
 
 
@@ -360,7 +366,7 @@ def test_a_student_that_starts_as_its_teacher_raises_no_alarm_about_that_teacher
 ) -> None:
     """As one that goes on learning, with the model that it was as a teacher: it can only lose by this measure."""
     record = run(recipe(tmp_path, tiny_bert, sentences, student={"model": ""}, optimizer={"lr": 1e-12})).record
-    found = {row.role: row.averages["neighbours"].value for row in record.models}
+    found = {row.role: row.averages["neighbours"].value for row in record["scores"].models}
     assert found["untrained"] > 0.99
     assert not any("nearest neighbours" in each for each in record.alarms)
 
@@ -370,21 +376,26 @@ def test_the_report_says_that_the_checkpoint_was_chosen_where_it_is_measured(
 ) -> None:
     training = {"max_steps": 2, "evaluate_every": 1, "best": "eval_agreement_cosine"}
     record = run(recipe(tmp_path, tiny_bert, sentences, training=training, judging={"speed": False})).record
-    assert any("checkpoint was chosen by agreement" in note for note in record.notes)
-    items = record.agreement["items"]
+    assert any("checkpoint was chosen by agreement" in note for note in record["notes"].lines)
+    items = record["agreement"].values["items"]
     page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert f"by chance {1000 / (items - 1):.1f} % among {items}" in page
 
 
-def test_the_report_says_where_a_probe_is_tested_on_what_it_learns_from(
+def test_the_report_says_what_is_odd_about_the_tasks_texts(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
     rows = [{"text": text, "label": number % 2} for number, text in enumerate(sentences[:40])]
-    tasks = [{"name": "mine", "kind": "classification", "train": rows, "test": rows[:30]}]
+    tasks: list[dict[str, Any]] = [{"name": "mine", "kind": "classification", "train": rows, "test": rows[:30]}]
+    ids = [{"_id": f"{side}{n}", "text": sentences[n]} for n in range(10) for side in "ab"]
+    judged = [{"query_id": n, "doc_id": f"b{n}", "relevance": 1} for n in range(10)]
+    queries = [{"_id": n, "text": sentences[n][:20]} for n in range(10)]
+    tasks.append({"name": "found", "kind": "retrieval", "corpus": ids, "queries": queries, "qrels": judged})
     training = {"max_steps": 1}
     run(recipe(tmp_path, tiny_bert, sentences, training=training, judging={"speed": False, "tasks": tasks}))
     page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert "30 of the 30 test items of the task mine are among its training items" in page
+    assert "Task found: 10 documents have the text of another one and count as that one." in page
 
 
 def test_the_report_says_where_training_texts_were_not_looked_for(
@@ -394,9 +405,9 @@ def test_the_report_says_where_training_texts_were_not_looked_for(
     from mteb.mocks.mock_tasks import MockSTSTask
 
     task = MtebTask(MockSTSTask())
-    monkeypatch.setattr(job_module, "load_tasks", lambda given: [task])
+    monkeypatch.setattr(parts, "load_tasks", lambda given: [task])
     record = run(recipe(tmp_path, tiny_bert, sentences, judging={"speed": False})).record
-    assert any(task.name in note and "MTEB" in note for note in record.notes)
+    assert any(task.name in note and "MTEB" in note for note in record["notes"].lines)
 
 
 def test_judging_asks_the_teacher_only_for_what_its_store_lacks(
@@ -419,7 +430,7 @@ def test_judging_asks_the_teacher_only_for_what_its_store_lacks(
         "judging": {"speed": False, "tasks": [task]},
     }
     done = run(recipe(tmp_path, tiny_bert, sentences, **given))
-    (score,) = done.record.model("teacher").scores.values()
+    (score,) = done.record["scores"].model("teacher").scores.values()
     assert 0 <= score.value <= 1
     counted = Counter(asked)
     again = {text for text, count in counted.items() if count > 1}
@@ -437,10 +448,10 @@ def test_training_texts_in_a_labelled_test_file_are_said(
     task = {"kind": "classification", "label": "label", "test": str(file)}
     given = {"corpus": {"path": rows, "holdout": 0.3}, "method": {"name": "sft"}, "task": task}
     done = run(recipe(tmp_path, tiny_bert, sentences, **given))
-    count = done.record.corpus.overlap["task.test"]
-    assert count == done.record.corpus.trained_on > 0
+    count = done.record["corpus"].overlap["task.test"]
+    assert count == done.record["corpus"].trained_on > 0
     assert f"{count} training texts are in task.test too" in caplog.text
-    assert "Rows of the task's test file that were left out: 1 empty." in done.record.notes
+    assert "Rows of the task's test file that were left out: 1 empty." in done.record["notes"].lines
 
 
 @pytest.mark.parametrize("teacher", ["call", "vectors"])

@@ -16,16 +16,18 @@ from distilvec.errors import DistilvecError, Interrupted
 from distilvec.flow import bench
 from distilvec.flow.bench import slug
 from distilvec.flow.compare import compare
-from distilvec.flow.job import Job
+from distilvec.flow.prepare import Prepared
 from distilvec.flow.run import train
 from distilvec.flow.variants import variants_of
 from distilvec.methods.base import Method, Needs, StudentInfo, TeacherInfo, Wanted, WantedOfStudent
 from distilvec.methods.cosine import Cosine
 from distilvec.recipe import Recipe
+from distilvec.training.checkpoint import read_state
 
 TEXT = """
 from distilvec.functional import cosine_distance
 from distilvec.methods.projected import ProjectedMethod
+from distilvec.training.checkpoint import read_state
 
 
 class MyLoss(ProjectedMethod):
@@ -94,8 +96,8 @@ def test_a_run_of_other_code_is_not_gone_on_from(
 
 def test_checkpoints_of_our_methods_are_as_they_always_were(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
     train(recipe(tiny_bert, texts, method={"name": "cosine"}, output=str(tmp_path / "out")))
-    for file in (tmp_path / "out").glob("checkpoints/*/data.json"):
-        assert json.loads(file.read_text()).keys() == {"fingerprint", "items", "train", "held_out", "content"}
+    for checkpoint in (tmp_path / "out").glob("checkpoints/checkpoint-*"):
+        assert read_state(checkpoint).data.keys() == {"fingerprint", "items", "train", "held_out", "content"}
     assert "method" not in json.loads((tmp_path / "out/.distilvec.json").read_text())["data"]
 
 
@@ -103,13 +105,13 @@ def test_checkpoints_of_our_methods_are_as_they_always_were(tmp_path: Path, tiny
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Folders in which a comparison trains."""
     found: list[str] = []
-    train_student = bench.train_student
+    fit = bench.fit
 
-    def watched(job: Job) -> Any:
-        found.append(str(job.output))
-        return train_student(job)
+    def watched(prepared: Prepared, *given: Any, **more: Any) -> Any:
+        found.append(str(prepared.output))
+        return fit(prepared, *given, **more)
 
-    monkeypatch.setattr(bench, "train_student", watched)
+    monkeypatch.setattr(bench, "fit", watched)
     return found
 
 
@@ -182,12 +184,23 @@ class Local(Cosine):
 def test_a_class_trains_from_python(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
     training = {"max_steps": 2, "batch_size": 8, "use_cpu": True}
     done = distilvec.distill(
-        str(tiny_bert), str(tiny_bert), texts, Local, tmp_path / "out", training=training, judging={"speed": False}
+        str(tiny_bert),
+        student=str(tiny_bert),
+        corpus=texts,
+        method=Local,
+        output=tmp_path / "out",
+        training=training,
+        judging={"speed": False},
     )
     assert Recipe.load(tmp_path / "out/recipe.yaml").method.name == f"{__name__}:Local"
     assert done.record.title.startswith("local: "), "the class's own word"
     distilvec.train(
-        str(tiny_bert), str(tiny_bert), texts, {"name": Local, "init": "random"}, tmp_path / "other", training=training
+        str(tiny_bert),
+        student=str(tiny_bert),
+        corpus=texts,
+        method={"name": Local, "init": "random"},
+        output=tmp_path / "other",
+        training=training,
     )
     assert '"term/local"' in (tmp_path / "other/run.jsonl").read_text()
     assert "init: random" in (tmp_path / "other/recipe.yaml").read_text()

@@ -28,6 +28,7 @@ class Hub(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.commits: list[str] = []
         self.tokens: set[str] = set()
+        self.status: int | None = None  # of every answer
 
     @property
     def address(self) -> str:
@@ -40,7 +41,9 @@ class _Answers(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         self.server.tokens.add(self.headers.get("authorization") or "")
-        if self.headers.get("authorization") != "Bearer right":
+        if self.server.status is not None:
+            self._answer(self.server.status, {"error": "out of order"})
+        elif self.headers.get("authorization") != "Bearer right":
             self._answer(401, {"error": "Invalid username or password."})
         elif self.path == "/api/repos/create":
             asked = json.loads(body)
@@ -156,3 +159,14 @@ def test_what_goes_wrong_is_said(hub: Hub, run: Path, tmp_path: Path) -> None:
     bare = push(hub, str(tmp_path), "me/small")
     assert bare.returncode == 2 and "has no card" in bare.stderr
     assert not hub.files
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(500, "again"), (503, "again"), (429, "again"), (404, "Check the name"), (403, "hf auth login")],
+)
+def test_a_fault_of_the_hub_is_not_the_login_s(hub: Hub, run: Path, status: int, said: str) -> None:
+    hub.status = status
+    done = push(hub, str(run), "me/small")
+    assert done.returncode == 4 and f"HTTP {status}" in done.stderr and said in done.stderr.splitlines()[-1]
+    assert ("hf auth login" in done.stderr) == (status == 403) and "Traceback" not in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -107,3 +108,27 @@ def test_stock_modules_give_what_the_map_gives(kind: str, width: int) -> None:
     counted = sum(part.numel() for module in modules for part in module.parameters())
     assert made.parameters == counted
     assert isinstance(made, LinearMap) or len(modules) == 2
+
+
+@pytest.mark.parametrize("width", [7, 40])
+def test_low_rank_keeps_the_axes_of_what_the_map_gives(width: int) -> None:
+    """Against the axes of the fitted rows themselves, an index being narrower or wider than the model."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(300, 12)), rng.normal(size=(300, width))
+    moments = PairMoments(12, width).add(x, y)
+    full = ridge(moments, 0.1)
+    given = (x - x.mean(axis=0)) @ full.weight.T.astype(np.float64)
+    axes = np.linalg.svd(given, full_matrices=False)[2][:3]
+    (made,) = low_rank(full, moments, [3])
+    np.testing.assert_allclose(made.weight, axes.T @ axes @ full.weight, atol=1e-5)
+
+
+def test_low_rank_of_a_wide_index_is_quick() -> None:
+    """Of 9,600 numbers: their square has 92 million, whose axes take minutes."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(50, 8)), rng.normal(size=(50, 9600))
+    moments = PairMoments(8, 9600).add(x, y)
+    begun = time.process_time()
+    (made,) = low_rank(ridge(moments, 0.1), moments, [4])
+    assert time.process_time() - begun < 20
+    assert made.factors is not None and made.factors[0].shape == (9600, 4)

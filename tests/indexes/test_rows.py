@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from distilvec.indexes.rows import Rows, in_words, located, nearest_rows, ranges, spread, top, unusable
+from distilvec.judging.tasks import unit
 
 
 def test_a_sample_has_both_ends_and_one_row_of_every_stretch() -> None:
@@ -61,3 +62,20 @@ def test_rows_in_words() -> None:
     assert in_words(ranges([0, 1, 2, 7, 1000, 1001])) == "0 to 2, 7, 1,000 to 1,001"
     assert in_words(ranges(np.arange(0, 14, 2))) == "0, 2, 4, 6, 8 and 2 more"
     assert ranges([]) == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_beyond_float32_are_seen() -> None:
+    """In which everything is computed."""
+    vectors = np.ones((6, 2))
+    vectors[1], vectors[2], vectors[3], vectors[4] = (1e300, 1), (1.7e308, -1.7e308), (5e-324, 1e-60), (3e38, 0)
+    broken, empty = unusable(vectors)
+    assert np.flatnonzero(broken).tolist() == [1, 2] and np.flatnonzero(empty).tolist() == [3]
+
+
+@pytest.mark.filterwarnings("error")
+def test_lengths_whose_squares_leave_float32_are_right() -> None:
+    plain = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    for factor in (1e-38, 1e-25, 1e-19, 1e19, 1e30, 1e37):
+        assert np.allclose(unit(plain * np.float32(factor)), unit(plain), atol=1e-6), factor
+    assert not unit(np.zeros((2, 3))).any()

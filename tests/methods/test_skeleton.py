@@ -49,7 +49,14 @@ def test_the_written_method_passes_its_written_test_and_trains(
         getattr(tests, name)()
     (named,) = re.findall(r"name: (\S+)}", capsys.readouterr().out)
     training = {"max_steps": 2, "batch_size": 8, "use_cpu": True}
-    distilvec.train(str(tiny_bert), str(tiny_bert), sentences[:40], named, tmp_path / "out", training=training)
+    distilvec.train(
+        str(tiny_bert),
+        student=str(tiny_bert),
+        corpus=sentences[:40],
+        method=named,
+        output=tmp_path / "out",
+        training=training,
+    )
     assert '"term/my_idea"' in (tmp_path / "out" / "run.jsonl").read_text()
 
 

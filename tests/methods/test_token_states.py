@@ -24,7 +24,7 @@ from distilvec.students.tap import StudentTap
 from distilvec.teachers import load_teacher
 from distilvec.teachers.signals import TeacherSignals
 from distilvec.training import Collator, LiveSource, StoreSource, TokenizedCorpus
-from distilvec.training.distiller import mean_of
+from distilvec.training.step import mean_of
 
 PIECES = 260
 

@@ -13,7 +13,6 @@ from tests.recipe.published import PUBLISHED
 from distilvec.judging import load_tasks
 from distilvec.judging.perceptron import PerceptronTask
 from distilvec.recipe import Recipe, given
-from distilvec.training.arguments import training_arguments
 
 FOLDER = Path(__file__).resolve().parents[2] / "src/distilvec/recipe/packaged"
 RECIPES = sorted(FOLDER.glob("paper-*.yaml"))
@@ -22,21 +21,21 @@ RECIPES = sorted(FOLDER.glob("paper-*.yaml"))
 def _resolved(file: Path, folder: Path) -> dict[str, Any]:
     """What the trainer, the student and the method get of a recipe."""
     recipe = Recipe.load(file)
-    arguments = training_arguments(recipe.training, recipe.optimizer, folder, 10_000)
-    sharpness, schedule = recipe.optimizer.sharpness, arguments.lr_scheduler_kwargs or {}
+    training = recipe.training
+    sharpness, schedule = recipe.optimizer.sharpness, training.lr_scheduler_kwargs
     student = given(recipe.student, "student")
     return {
-        "schedule": str(getattr(arguments.lr_scheduler_type, "value", arguments.lr_scheduler_type)),
+        "schedule": training.lr_scheduler_type,
         "floor": schedule.get("min_lr"),
-        "warmup": arguments.warmup_steps,
-        "clip": arguments.max_grad_norm,
-        "lr": arguments.learning_rate,
+        "warmup": training.warmup_steps,
+        "clip": training.max_grad_norm,
+        "lr": recipe.optimizer.lr,
         "heads_lr": recipe.optimizer.heads_lr,
-        "weight_decay": arguments.weight_decay,
-        "adam_beta2": arguments.adam_beta2,
-        "batch": recipe.training.batch_size * arguments.gradient_accumulation_steps,
-        "epochs": arguments.num_train_epochs,
-        "max_steps": arguments.max_steps,
+        "weight_decay": recipe.optimizer.weight_decay,
+        "adam_beta2": training.adam_beta2,
+        "batch": training.batch_size * training.gradient_accumulation_steps,
+        "epochs": training.epochs,
+        "max_steps": training.max_steps,
         "pooling": student.pooling,
         "max_length": student.max_length,
         "aggregation": student.aggregation,
@@ -55,8 +54,8 @@ def test_a_papers_recipe_has_its_published_settings(name: str, tmp_path: Path) -
     assert {key: found[key] for key in published} == pytest.approx(published)
     # What a recipe leaves to the defaults is not published: it says of warm-up and clipping what is meant.
     assert {"schedule", "warmup", "clip", "lr", "batch"} <= set(published)
-    written = Recipe.load(FOLDER / f"{name}.yaml").training.arguments
-    assert {"warmup_steps", "max_grad_norm"} <= set(written)
+    written = Recipe.load(FOLDER / f"{name}.yaml").training.model_fields_set
+    assert {"warmup_steps", "max_grad_norm"} <= written
 
 
 def test_the_table_of_published_settings_names_recipes_that_exist() -> None:

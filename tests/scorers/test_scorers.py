@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tests.jobs import Job
 from tests.tiny_models import build_writer
 from tests.training.starting import Starter
 from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertForSequenceClassification
@@ -21,11 +22,11 @@ import distilvec
 from distilvec.choosing.dry_run import plan
 from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError, DistilvecError
-from distilvec.flow.job import Job
 from distilvec.flow.ray import teach_alone
 from distilvec.flow.run import run as run_recipe
 from distilvec.recipe import Recipe
 from distilvec.report import Record
+from distilvec.scorers import model
 from distilvec.scorers.base import pair_keys, score_pairs
 from distilvec.scorers.load import load_scorer
 from distilvec.store import SignalStore
@@ -73,6 +74,23 @@ def test_a_cross_encoder_says_its_logit_and_of_classes_the_log_odds(cross_encode
         for label in ("LABEL_0", "LABEL_1")
     ]
     assert len({*others, scorer.card.fingerprint}) == 3, "another class or length is another scorer"
+
+
+def test_a_cross_encoder_reads_the_tokens_that_its_folder_promises(
+    cross_encoders: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(cross_encoders[1], tmp_path / "model")
+    words, settings = (folder / name for name in ("tokenizer.json", "tokenizer_config.json"))
+    words.write_text(json.dumps(json.loads(words.read_text()) | {"post_processor": None}))
+    lacking = score_pairs(load_scorer(model=folder, device="cpu"), PAIRS)
+    named = {"bos_token": "[CLS]", "eos_token": "[SEP]", "add_bos_token": True, "add_eos_token": True}
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | named))
+    scorer = load_scorer(model=folder, device="cpu")
+    assert scorer._model.tokenizer("hello").tokens()[0] == "[CLS]"  # type: ignore[attr-defined]
+    assert scorer._model.tokenizer("hello").tokens()[-1] == "[SEP]"  # type: ignore[attr-defined]
+    assert np.abs(score_pairs(scorer, PAIRS) - lacking).max() > 1e-3
+    monkeypatch.setattr(model, "tokens_put", lambda _: [])
+    assert load_scorer(model=folder, device="cpu").card.fingerprint != scorer.card.fingerprint
 
 
 def test_a_cross_encoder_in_the_hubs_cache_which_links_its_files_is_a_scorer(
@@ -276,13 +294,13 @@ def test_a_run_learns_the_scores_and_says_whose_they_are(tmp_path: Path, tiny_be
         optimizer={"lr": 3e-3},
     )  # fmt: skip
     run = run_recipe(Recipe.build(given))
-    losses = [line["term/listwise"] for line in run.record.log if "term/listwise" in line]
+    losses = [line["term/listwise"] for line in run.record["training"].log if "term/listwise" in line]
     assert np.mean(losses[-4:]) < np.mean(losses[:4])
-    assert {"cosine", "listwise"} <= set(run.record.held_out)
+    assert {"cosine", "listwise"} <= set(run.record["reproduced"].terms)
     record = Record.load(run.folder)
-    (facts,) = record.scorers
-    assert (facts.name, facts.pairs, facts.absent) == ("words", 168, 0)
-    assert "cosine beside score_kl: tiny and words" in record.title
+    (facts,) = record["lineage"].scorers
+    assert (facts.card.name, facts.pairs, facts.absent) == ("words", 168, 0)
+    assert "cosine with score_kl: tiny and words" in record.title
     for page in ("report.md", "report.html", "student/README.md"):
         assert "Scorer words" in (run.folder / page).read_text(encoding="utf-8")
     saved = Recipe.load(run.folder / "recipe.yaml")
@@ -336,11 +354,12 @@ def test_a_table_that_covers_half_and_knows_other_pairs(
     told += [{"query": "nobody asks this", "document": "of this", "score": 1.0}]
     tables = [{"name": "clicks", "scores": told}]
     run = distilvec.distill(
-        None, {"shrink": {"of": str(tiny_bert), "layers": 1}},
-        {"path": rows, "text": ["q", "d", "n1", "n2"], "holdout": 0.3}, {"name": "score_kl"}, tmp_path / "out",
-        scorers=tables, training={"max_steps": 2, "batch_size": 8, "use_cpu": True}, judging={"speed": False},
+        None, student={"shrink": {"of": str(tiny_bert), "layers": 1}},
+        corpus={"path": rows, "text": ["q", "d", "n1", "n2"], "holdout": 0.3}, method={"name": "score_kl"},
+        output=tmp_path / "out", scorers=tables,
+        training={"max_steps": 2, "batch_size": 8, "use_cpu": True}, judging={"speed": False},
     )  # fmt: skip
-    (facts,) = run.record.scorers
+    (facts,) = run.record["lineage"].scorers
     assert (facts.pairs, facts.absent) == (112, 32)
     assert any("clicks: 1 of its 81 scores" in message for message in caplog.messages)
     assert {"query", "document", "score"} == set(
@@ -384,7 +403,7 @@ def test_scorers_that_nothing_learns_from_are_not_asked(
 ) -> None:
     """So that `compare` sets methods with and without scores side by side."""
     job = Job(Recipe.build(settings(tmp_path, tiny_bert, sentences[:40], method={"name": "mnrl"})))
-    assert job.scores is None and job.scored == [] and "mnrl has no use for scores" in caplog.text
+    assert job.scores is None and job.scored == [] and "mnrl does not use scores" in caplog.text
     assert not (tmp_path / "out/stores/words").exists()
     assert len(job.score()[0].store) == 112, "teach asks them all the same"
 
@@ -442,5 +461,7 @@ def test_shards_and_a_killed_scoring_leave_the_same_scores(
     monkeypatch.chdir(tmp_path)
     for share in ((0, 2), (1, 2)):
         ((store, filled),) = teach_alone(Recipe.load(recipe), share)
-    assert len((tmp_path / "calls").read_text()) == 168 - kept + 2, "nothing twice, but a trial by each"
+    assert len((tmp_path / "calls").read_text()) == 168 - kept + 4, (
+        "nothing twice, but each tries before it is asked and before teachers are"
+    )
     assert len(SignalStore.open(store.path, verify=True)) == 168 and filled.taught

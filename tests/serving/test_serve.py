@@ -26,6 +26,8 @@ from tests.training.starting import Starter
 from distilvec.cli.main import main
 from distilvec.errors import DistilvecError
 from distilvec.serving import Batcher, BusyError, application
+from distilvec.serving.connections import configured
+from distilvec.serving.limits import Limits
 from distilvec.serving.serve import serve
 from distilvec.teachers import load_teacher
 
@@ -33,10 +35,10 @@ KEY = "test-key"
 
 
 @contextmanager
-def running(app: Any) -> Iterator[str]:
+def running(app: Any, limits: Limits | None = None) -> Iterator[str]:
     """Address of an application that is served in a thread."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    server = uvicorn.Server(configured(app, limits or Limits()))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     while not server.started:
@@ -260,12 +262,32 @@ def lengths(texts: Sequence[str], _: str | None) -> Any:
 
 def test_too_many_are_turned_away_and_the_others_are_answered() -> None:
     async def work(batcher: Batcher) -> list[Any]:
-        return await asyncio.gather(*(batcher.vectors(["a" * n]) for n in range(1, 21)), return_exceptions=True)
+        async def ask(length: int) -> Any:
+            with batcher.admitted(1):
+                return await batcher.vectors(["a" * length])
+
+        return await asyncio.gather(*(ask(length) for length in range(1, 21)), return_exceptions=True)
 
     found = batched(work, encode=lengths, batch=2, most_waiting=10)
-    refused = [each for each in found if isinstance(each, BusyError)]
-    assert 5 < len(refused) < 15
-    assert all(isinstance(each, BusyError) or each[0, 0] == n for n, each in enumerate(found, start=1))
+    assert all(isinstance(each, BusyError) if n > 10 else each[0, 0] == n for n, each in enumerate(found, start=1))
+
+
+def test_a_large_request_is_encoded_in_pieces_and_comes_back_in_order() -> None:
+    calls: list[list[str]] = []
+
+    def encode(texts: Sequence[str], side: str | None) -> Any:
+        calls.append(list(texts))
+        return lengths(texts, side)
+
+    async def work(batcher: Batcher) -> list[Any]:
+        large = asyncio.create_task(batcher.vectors(["a" * (7 * n % 40 + 1) for n in range(40)]))
+        await asyncio.sleep(0)
+        return [await batcher.vectors(["a small one"]), await large]
+
+    small, large = batched(work, encode=encode, batch=4)
+    assert small[0, 0] == 11 and large[:, 0].tolist() == [7 * n % 40 + 1 for n in range(40)]
+    assert [len(call) for call in calls] == [4, 1, *[4] * 9], "the small one waited for one piece"
+    assert calls[0] == ["a" * n for n in (40, 39, 38, 37)], "of like lengths"
 
 
 def test_prompts_do_not_mix_and_a_failure_hits_its_batch_alone() -> None:

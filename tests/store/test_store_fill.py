@@ -10,9 +10,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from distilvec.corpus import content_keys
 from distilvec.errors import DataError, DistilvecError
 from distilvec.store import SignalStore, fill
 from distilvec.store.fill import distinct_positions
+from distilvec.teachers import TextTeacher
 
 
 def test_each_distinct_text_is_encoded_once(tmp_path: Path, filling: ModuleType) -> None:
@@ -35,6 +37,22 @@ def test_each_distinct_text_is_encoded_once(tmp_path: Path, filling: ModuleType)
     assert seen[0] == (90, 180) and seen[-1] == (180, 180) and seen == sorted(seen)
     third = fill(store, teacher, texts, filling.keys(texts))
     assert third.taught == 0 and third.parts == [] and teacher.encoded == 90
+
+
+def test_shards_differ_from_one_process_in_the_last_bits(
+    tmp_path: Path, real_teacher_folder: Path, sentences: list[str]
+) -> None:
+    """As docs/store.md has it: padded to another length, sums are made in another order."""
+    teacher = TextTeacher(real_teacher_folder, device="cpu")
+    stores = [SignalStore.create(tmp_path / name, teacher.card, teacher.card.width) for name in ("one", "two")]
+    texts = sentences[:60]
+    keys = content_keys(texts)
+    fill(stores[0], teacher, texts, keys)
+    for number in range(2):
+        fill(stores[1], teacher, texts, keys, shard=(number, 2))
+    one, two = (store.read(store.rows(keys)).astype(np.float32) for store in stores)
+    assert (np.abs(one - two) <= 2e-6 + np.abs(one) * 2**-10).all()  # a step of float16
+    assert (one != two).mean() < 1e-3
 
 
 def test_stopping_keeps_what_is_encoded(tmp_path: Path, filling: ModuleType) -> None:

@@ -137,11 +137,37 @@ def test_another_teacher_width_or_dtype_is_refused(tmp_path: Path, url: str) -> 
 
 def test_storage_that_cannot_be_used(tmp_path: Path) -> None:
     store = fill(tmp_path / "one", 0, 20)
-    with pytest.raises(EnvironmentProblem, match="^nosuch://bucket/stores: "):
-        push(store.path, "nosuch://bucket/stores")
+    with pytest.raises(EnvironmentProblem, match=r"^oss://bucket/stores: .*ossfs"):
+        push(store.path, "oss://bucket/stores")
     (tmp_path / "occupied").write_text("a file")
     with pytest.raises(EnvironmentProblem, match="^file://.*/occupied/stores: "):
         push(store.path, f"file://{tmp_path}/occupied/stores")
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1:1/x", "webhdfs://127.0.0.1:1/x", "hdfs://127.0.0.1:1/x"])
+def test_storage_that_does_not_answer_is_said_in_one_line(tmp_path: Path, url: str) -> None:
+    for work in (lambda: pull(url, tmp_path / "new"), lambda: push(fill(tmp_path / "one", 0, 20).path, url)):
+        with pytest.raises(EnvironmentProblem, match=f"^{url}: ") as caught:
+            work()
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["zip://a.zip", "tar://a.tar", "github://a:b@main/c", "reference://a", "jupyter://localhost:1/", "http://a/b",
+     "data://a", "generic://a", "simplecache::s3://b/c", "nosuch://b", "://a", "s3:/b/c", ""],
+)  # fmt: skip
+def test_what_is_no_storage_for_copies(tmp_path: Path, url: str) -> None:
+    from distilvec.recipe import Recipe
+
+    store = fill(tmp_path / "one", 0, 20)
+    for work in (lambda: pull(url, tmp_path / "new"), lambda: push(store.path, url)):
+        with pytest.raises(DistilvecError, match=r"s3://bucket/folder") as caught:
+            work()
+        assert url.partition("://")[0] in str(caught.value) and not (tmp_path / "new").exists()
+    sections = {"corpus": {"path": "t"}, "teachers": [{"model": "m"}], "student": {"model": "m"}, "remote": url}
+    with pytest.raises(DistilvecError, match=r"^recipe: remote .*s3://bucket/folder"):
+        Recipe.build(sections)
 
 
 def test_parts_go_out_while_teaching_goes_on(
@@ -166,7 +192,8 @@ def test_parts_go_out_while_teaching_goes_on(
 def test_a_recipe_with_a_copy_teaches_nothing_twice(
     tmp_path: Path, url: str, tiny_bert: Path, sentences: list[str]
 ) -> None:
-    from distilvec.flow.job import Job
+    from tests.jobs import Job
+
     from distilvec.flow.run import train
     from distilvec.recipe import Recipe
 

@@ -74,12 +74,14 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._embed(body, texts, fault)
 
-    def _embed(self, body: dict[str, Any], texts: list[str], fault: str | None) -> None:
+    def _embed(self, body: dict[str, Any], texts: list[str], fault: str | bytes | None) -> None:
         rows = [{"index": place, "embedding": vector(text).tolist()} for place, text in enumerate(texts)]
-        if body.get("encoding_format") == "base64":
-            rows = [
-                row | {"embedding": base64.b64encode(vector(text).tobytes()).decode()} for row, text in zip(rows, texts)
-            ]
+        if isinstance(fault, bytes):  # packed as it is, whatever is asked for
+            rows = [row | {"embedding": base64.b64encode(fault).decode()} for row in rows]
+        elif body.get("encoding_format") == "base64" or fault == "packed":
+            kind = fault if fault in ("<f2", "<f8", ">f4", "i1") else "<f4"
+            numbers = [(vector(text) * (127 if kind == "i1" else 1)).astype(kind).tobytes() for text in texts]
+            rows = [row | {"embedding": base64.b64encode(each).decode()} for row, each in zip(rows, numbers)]
         if fault == "unnumbered":
             rows = [row | {"index": None} for row in rows][::-1]
         if fault == "missing":
@@ -88,7 +90,13 @@ class _Handler(BaseHTTPRequestHandler):
             rows[0] = rows[-1]
         if fault == "nan":
             rows[0]["embedding"] = [float("nan")] * WIDTH
-        answer = json.dumps({"data": rows[::-1], "usage": {"prompt_tokens": sum(map(len, texts)) // 2}})
+        if fault == "wider":
+            rows = [row | {"embedding": [*row["embedding"], 0.5]} for row in rows]
+        tokens = 10**400 if fault == "count" else sum(map(len, texts)) // 2
+        answer = json.dumps({"data": rows[::-1], "usage": {"prompt_tokens": tokens}})
+        if fault in ("drip", "drip from the first byte"):
+            self._drip(answer.encode(), late=fault == "drip")
+            return
         if fault == "half":
             self.send_response(200)
             self.send_header("content-length", str(len(answer)))
@@ -97,10 +105,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.close()
             self.close_connection = True
             return
-        if fault is None:
+        if fault is None or fault == "count":
             with self.server.lock:
                 self.server.answered.update(texts)
         self._send(200, answer)
+
+    def _drip(self, answer: bytes, late: bool) -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(answer)
+        if late:
+            self.wfile.write(head)
+        for byte in answer if late else head + answer:
+            self.wfile.write(bytes([byte]))
+            time.sleep(0.02)
 
     def _send(self, status: int, content: str | bytes, **headers: str) -> None:
         content = content.encode() if isinstance(content, str) else content

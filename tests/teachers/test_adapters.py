@@ -129,6 +129,43 @@ def test_peft_merges_the_same(parts: dict[str, Path]) -> None:
         torch.testing.assert_close(ours[name], weight)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("init_lora_weights", "pissa"),
+        ("init_lora_weights", "pissa_niter_16"),
+        ("init_lora_weights", "olora"),
+        ("init_lora_weights", "a start of next year"),
+        ("bias", "lora_only"),
+        ("fan_in_fan_out", True),
+        ("rank_pattern", {"q_proj": 8}),
+        ("a_setting_of_next_year", {"scale": 2}),
+    ],
+)
+def test_settings_that_are_not_known_to_be_plain_are_refused(
+    key: str, value: object, parts: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = adapters(tmp_path / "made", AutoModel.from_pretrained(parts["base"]), "", **{key: value})
+    with pytest.raises(DistilvecError, match=rf"(?s)adapter_config\.json.*{key}.*merge_and_unload"):
+        load_teacher(model=parts["base"], adapters=[folder], device="cpu")
+
+
+@pytest.mark.parametrize("start", [True, "gaussian"])
+def test_an_adapter_as_peft_saves_it_is_merged(start: object, parts: dict[str, Path], tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "up_proj"], init_lora_weights=start)
+    torch.manual_seed(1)
+    trained = peft.get_peft_model(AutoModel.from_pretrained(parts["base"]), config)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter) * parameter.requires_grad)
+    trained.save_pretrained(tmp_path / "adapters")
+    merged = trained.merge_and_unload().state_dict()
+    teacher = load_teacher(model=parts["base"], adapters=[tmp_path / "adapters"], device="cpu")
+    for name, weight in teacher.model[0].model.state_dict().items():  # type: ignore[attr-defined]
+        torch.testing.assert_close(weight, merged[name])
+
+
 def test_what_does_not_fit_is_refused(parts: dict[str, Path], tmp_path: Path) -> None:
     model = AutoModel.from_pretrained(parts["base"])
 

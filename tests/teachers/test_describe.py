@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from distilvec.teachers import TextTeacher, batch_invariance, check_teacher, describe
@@ -149,3 +150,20 @@ def test_families_that_want_a_prompt(source: str, name: str) -> None:
 )
 def test_families_that_want_none(source: str) -> None:
     assert family_of(source) is None
+
+
+def test_vectors_that_overflow_in_float16_are_not_laid_to_the_mask(tiny_bert: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "hot"
+    shutil.copytree(tiny_bert, folder)
+    weights = load_file(folder / "model.safetensors")
+    hot = {
+        key: value * (600 if "dense.weight" in key and "attention" not in key else 1) for key, value in weights.items()
+    }
+    save_file(hot, folder / "model.safetensors", {"format": "pt"})
+    for dtype, finite in (("float32", True), ("bfloat16", True), ("float16", False)):
+        report = batch_invariance(TextTeacher(folder, device="cpu", dtype=dtype))
+        assert (report.passed, report.finite) == (finite, finite)
+    [warning] = check_teacher(TextTeacher(folder, device="cpu", dtype="float16"), ["a text"]).warnings
+    assert "NaN or infinity in float16" in warning
+    assert "dtype to bfloat16 or float32" in warning
+    assert "mask" not in warning

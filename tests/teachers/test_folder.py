@@ -7,6 +7,7 @@ import pickle
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from sentence_transformers.sentence_transformer.modules import Dense, Pooling
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.students import load_student
+from distilvec.students.fresh import fresh
 from distilvec.teachers import load_teacher
+from distilvec.teachers.cards import licence_of
 
 
 class _Bomb:
@@ -178,8 +181,66 @@ def test_licence(copy: Path) -> None:
     assert load_teacher(model=copy).card.licence == "cc-by-nc-4.0"
     (copy / "README.md").write_text("---\nlicense: other\nlicense_name: my-terms\n---\n")
     assert load_teacher(model=copy).card.licence == "my-terms"
+    (copy / "README.md").write_text("---\ntags: [broken\nlicense:\n- mit\n- apache-2.0\nlanguage: en\n---\n")
+    assert load_teacher(model=copy).card.licence == "mit, apache-2.0"
     (copy / "README.md").write_text("---\nlicense: [broken\n---\n")
     assert load_teacher(model=copy).card.licence is None
+
+
+@pytest.mark.timeout(30)  # of its 30 MB a parser of YAML would make minutes
+@pytest.mark.parametrize("line", ["a: b\n", "- b\n", "\n"])
+def test_the_licence_of_a_very_long_readme(line: str, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("---\nlicense: mit\nresults:\n" + line * (30_000_000 // len(line)) + "---\n")
+    assert licence_of(tmp_path) == "mit"
+    (tmp_path / "README.md").write_text("---\nlicense:\n" + line * (30_000_000 // len(line)) + "---\n")
+    licence_of(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+@pytest.mark.parametrize("value", [5, True, [], ["float16"], "auto", "no", "", "torch.float16", {"": [1]}])
+def test_a_type_of_weights_that_torch_has_not(key: str, value: object, copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    config.pop("dtype", None)
+    (copy / "config.json").write_text(json.dumps(config | {key: value}))
+    for door in (lambda: load_teacher(model=copy), lambda: load_student(copy)):
+        with pytest.raises(DataError, match=rf"/config\.json: {key} is .*float32"):
+            door()
+
+
+@pytest.mark.parametrize("value", ["float16", "float64", None, {"": "float16"}])
+def test_a_type_of_weights_that_torch_has(value: object, copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"dtype": value}))
+    assert load_teacher(model=copy, device="cpu").encode(["a"]).shape == load_student(copy).encode(["a"]).shape
+
+
+@pytest.mark.parametrize("content", ["[]", "5", "null", '"text"'])
+def test_a_configuration_that_is_no_object(content: str, copy: Path) -> None:
+    (copy / "config.json").write_text(content)
+    for door in (lambda: load_teacher(model=copy), lambda: load_student(copy)):
+        with pytest.raises(DataError, match=r"/config\.json: these are no settings"):
+            door()
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("bert", {"unk_token": "[NO]"}),
+        ("bert", {"type": "WordLevel", "vocab": {"[CLS]": 2, "[SEP]": 3, "a": 9}, "unk_token": "[NO]"}),
+        ("xlmr", {"unk_id": None}),
+    ],
+)
+def test_a_vocabulary_without_an_unknown_token(
+    kind: str, change: dict[str, Any], tiny_model_folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_model_folders[kind], tmp_path / "model")
+    words = json.loads((folder / "tokenizer.json").read_text())
+    words["model"] |= change
+    (folder / "tokenizer.json").write_text(json.dumps(words))
+    doors: list[Any] = [lambda: load_teacher(model=folder), lambda: load_student(folder)]
+    for door in [*doors, lambda: fresh(layers=1, width=32, tokenizer=folder)]:
+        with pytest.raises(DistilvecError, match=r"/model: .*vocabulary.*(?:missing|Missing).*unk_token"):
+            door()
 
 
 def test_sources_exclude_each_other(tiny_bert: Path) -> None:

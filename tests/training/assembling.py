@@ -1,4 +1,4 @@
-"""A distiller and a trainer in this process, on the tests' corpus."""
+"""A distiller and a loop in this process, on the tests' corpus."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.students.tap import StudentTap
 from distilvec.training import BucketedBatches, Collator, Distiller, TokenizedCorpus
-from distilvec.training.arguments import training_arguments
+from distilvec.training.distributed import join
+from distilvec.training.loop import Loop
 from distilvec.training.sample import make_sample
-from distilvec.training.trainer import DistillationTrainer
 
 
 @dataclass
@@ -30,25 +30,26 @@ class Assembled:
     rows: np.ndarray
 
     def batches(self, size: int, epochs: int = 1, seed: int = 0) -> Iterator[dict[str, Any]]:
-        """The batches that the trainer will see, in its order."""
+        """The batches that the loop will see, in its order."""
         sampler = BucketedBatches(self.collator.tokens.lengths[self.rows], size, seed=seed)
         for epoch in range(epochs):
             sampler.set_epoch(epoch)
             for positions in sampler:
                 yield self.collator(self.rows[positions].tolist())
 
-    def trainer(self, out: Path, training: dict[str, Any], optimizer: dict[str, Any] | None = None, **more: Any) -> Any:
+    def loop(self, out: Path, training: dict[str, Any], optimizer: dict[str, Any] | None = None, **more: Any) -> Loop:
         section = OptimizerSection(**{"lr": 1e-2, "heads_lr": None, "weight_decay": 0.0, **(optimizer or {})})
         given = {"epochs": 1, "batch_size": 8, "lr_scheduler_type": "constant", "optim": "adamw_torch", "use_cpu": True}
-        args = training_arguments(TrainingSection(**given | training), section, out, len(self.rows))
-        return DistillationTrainer(
+        asked = TrainingSection(**given | training)
+        torch.manual_seed(asked.seed)
+        return Loop(
             self.distiller,
-            args,
-            rows=self.rows,
-            collator=self.collator,
-            heads_lr=section.heads_lr,
-            muon=section.muon,
-            sharpness=section.sharpness.model_dump() if section.sharpness else None,
+            asked,
+            section,
+            out,
+            self.rows,
+            self.collator,
+            join(asked, out),
             describe=lambda rows: self.corpus.texts(np.asarray(rows)),
             **more,
         )

@@ -140,7 +140,7 @@ def train(job: Job) -> None:
     from distilvec.recipe import OptimizerSection, TaskSection, TrainingSection
     from distilvec.tasks.table import build_task
     from distilvec.training import fit
-    from distilvec.training.checkpoints import save_model  # noqa: F401 - imported before anything is patched
+    from distilvec.training.checkpoint import save_model  # noqa: F401 - imported before anything is patched
 
     torch.set_num_threads(1)
     home, out = Path(job["home"]), Path(job["out"])
@@ -163,6 +163,7 @@ def train(job: Job) -> None:
     if job.get("apart"):
         _apart(job["apart"])
     _set_traps(job)
+    _weigh_parts(out)
     fitted = fit(
         given["student"],
         method,
@@ -190,6 +191,22 @@ def train(job: Job) -> None:
     (out / f"held-out-{rank}.json").write_text(json.dumps(fitted.held_out))
 
 
+def _weigh_parts(out: Path) -> None:
+    """Where the student is sharded: how much of it this process keeps, to `part-0.json`."""
+    from distilvec.training import loop
+
+    shard = loop.sharding.shard
+
+    def weighed(distiller: Any, device: Any) -> None:
+        whole = sum(each.numel() for each in distiller.student.parameters())
+        shard(distiller, device)
+        part = sum(each.to_local().numel() for each in distiller.student.parameters())
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f"part-{os.environ['RANK']}.json").write_text(json.dumps(part / whole))
+
+    loop.sharding.shard = weighed  # type: ignore[attr-defined]
+
+
 # how a job comes to an end early
 
 
@@ -206,7 +223,7 @@ def _set_traps(job: Job) -> None:
 
     import torch
 
-    from distilvec.training import callbacks, checkpoints, trainer
+    from distilvec.training import checkpoint, log, loop
 
     what, _, number = job.get("die", "").partition(":")
     count = {"left": int(number or 0)}
@@ -233,25 +250,25 @@ def _set_traps(job: Job) -> None:
             _die()
         return None
 
-    def half_line(self: Any, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+    def half_line(self: Any, entry: Any) -> None:
         with self.file.open("a") as out:
             out.write('{"step": ')
         _die()
 
-    checkpoints_save, torch_save = checkpoints.save_model, torch.save
-    forward = trainer.DistillationTrainer.training_step
+    checkpoints_save, torch_save = checkpoint.save_model, torch.save
+    forward = loop.Loop.micro_step
     if what == "step":
-        callbacks.Progress.on_step_end = counted(callbacks.Progress.on_step_end)  # type: ignore[method-assign]
+        loop.Loop._follow = counted(loop.Loop._follow)  # type: ignore[method-assign]
     elif what == "forward":
-        trainer.DistillationTrainer.training_step = counted(forward)  # type: ignore[method-assign]
+        loop.Loop.micro_step = counted(forward)  # type: ignore[method-assign]
     elif what == "weights":
-        checkpoints.save_model = counted(checkpoints_save, half_weights)  # type: ignore[assignment]
+        checkpoint.save_model = counted(checkpoints_save, half_weights)  # type: ignore[assignment]
     elif what == "optimizer":
         torch.save = half_optimizer  # type: ignore[assignment]
     elif what == "rename":
-        checkpoints.os.replace = counted(os.replace)  # type: ignore[assignment]
+        checkpoint.os.replace = counted(os.replace)  # type: ignore[assignment]
     elif what == "log":
-        callbacks.RunLog.on_log = counted(callbacks.RunLog.on_log, half_line)  # type: ignore[method-assign]
+        log.RunLog.write = counted(log.RunLog.write, half_line)  # type: ignore[method-assign]
     if "slow" in job or "limit" in job:
         steps = iter(range(1, 1_000_000))
 
@@ -262,14 +279,14 @@ def _set_traps(job: Job) -> None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (job["limit"][1], job["limit"][1]))
             return forward(self, *args, **kwargs)
 
-        trainer.DistillationTrainer.training_step = slowly  # type: ignore[method-assign]
+        loop.Loop.micro_step = slowly  # type: ignore[method-assign]
 
 
 def _apart(count: int) -> None:
     """Each batch is dealt out into so many, as to processes, and its loss is the mean of theirs."""
     import torch
 
-    from distilvec.training.distiller import Distiller
+    from distilvec.training.step import Distiller
 
     whole = Distiller.forward
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.test_trainer import run, weights
+from tests.training.test_loop import run, weights
 
 from distilvec.students import load_student
 from distilvec.training import attention as chosen

@@ -19,7 +19,7 @@ from distilvec.students.output import StudentOutput
 from distilvec.students.upcycle import upcycle
 from distilvec.teachers import TeacherInfo
 from distilvec.training.caching import in_mini_batches
-from distilvec.training.distiller import Distiller
+from distilvec.training.step import Distiller, Extras
 
 
 def opened(folder: Path) -> StudentTap:
@@ -115,7 +115,7 @@ def distiller(folder: Path, method: str, size: int | None, router_balance: float
     made = build_method(method, options)
     info = TeacherInfo("teacher", 24, layers=2, hidden=24)
     needs = made.needs(StudentTap(student).info, [info])
-    return Distiller(student, made, needs, router_balance=router_balance, mini_batch_size=size)
+    return Distiller(student, made, needs, extras=Extras(router_balance, size))
 
 
 def trained_gradients(model: Distiller, loss: Tensor) -> list[Tensor]:

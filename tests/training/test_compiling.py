@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from tests.training.test_trainer import run, weights
+from tests.training.test_loop import run, weights
 
 from distilvec.errors import EnvironmentProblem
+from distilvec.recipe import TrainingSection
 from distilvec.students import load_student
 from distilvec.students.tap import StudentTap
 from distilvec.training.attention import attention
-from distilvec.training.compiling import Compilation, compiled, take_compilation
+from distilvec.training.compiling import Compilation, compilation, compiled
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def test_batches_of_other_sizes_are_not_compiled_anew(tiny_bert: Path, sentences
     assert backend.graphs == first
 
 
-def test_the_trainer_compiles_nothing_beside_it(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_else_is_compiled(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     networks: list[Any] = []
     wrapped = torch.compile
 
@@ -114,8 +114,8 @@ def test_what_cannot_be_compiled_is_said(tiny_bert: Path, sentences: list[str]) 
     assert "forward" not in vars(student[0].model)
 
 
-def test_what_a_recipe_asks_for_is_taken_from_the_trainer() -> None:
-    args: Any = SimpleNamespace(torch_compile=True, torch_compile_backend=None, torch_compile_mode="default")
-    assert take_compilation(args) == Compilation("inductor", "default")
-    assert vars(args) == {"torch_compile": False, "torch_compile_backend": None, "torch_compile_mode": None}
-    assert take_compilation(args) is None
+def test_what_a_recipe_asks_for() -> None:
+    assert compilation(TrainingSection()) is None
+    assert compilation(TrainingSection(torch_compile=True)) == Compilation("inductor", None)
+    assert compilation(TrainingSection(torch_compile_mode="default")) == Compilation("inductor", "default")
+    assert compilation(TrainingSection(torch_compile_backend="eager")) == Compilation("eager", None)

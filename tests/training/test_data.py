@@ -259,7 +259,7 @@ def test_class_logits_of_store_and_live_teacher_give_the_same_loss(home: Path, t
     from distilvec.store import SignalStore, fill
     from distilvec.tasks.table import build_task
     from distilvec.training import Distiller
-    from distilvec.training.distiller import describe
+    from distilvec.training.step import describe
 
     given = jobs.parts(home, "still", "labelled", "classifier")
     corpus, student, infos, live = given["corpus"], given["student"].eval(), given["teachers"], given["sources"][0]
@@ -300,7 +300,7 @@ def test_a_batch_of_which_the_store_has_nothing_trains_on_the_labels_alone(
     from distilvec.store import SignalStore, fill
     from distilvec.tasks.table import build_task
     from distilvec.training import Distiller
-    from distilvec.training.distiller import describe
+    from distilvec.training.step import describe
 
     given = jobs.parts(home, "still", "labelled", "classifier")
     corpus, student, infos, teacher = given["corpus"], given["student"], given["teachers"], given["sources"][0].teacher

@@ -12,7 +12,7 @@ from tests.training.assembling import Assembled, assemble
 
 from distilvec.errors import DistilvecError
 from distilvec.methods.base import StudentOutput, Term, WantedOfStudent
-from distilvec.training.distiller import mean_of
+from distilvec.training.step import mean_of
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ TRAINING = {
     "logging_steps": 1,
     "save_every": 4,
     "lr_scheduler_type": "constant",
-    "ddp_backend": "gloo",
     "optim": "sgd",
     "max_grad_norm": 0.0,
 }
@@ -39,6 +38,8 @@ RANDOM = SMOOTH | {"start": "random"}
 JOBS: dict[str, dict[str, Any]] = {
     "cosine": {"method": "cosine", "training": TRAINING},
     "cosine-accumulated": {"method": "cosine", "training": ACCUMULATED},
+    "cosine-clipped": {"method": "cosine", "training": TRAINING | {"max_grad_norm": 0.1}},
+    "cosine-again": {"method": "cosine", "training": TRAINING | {"gradient_checkpointing": True}},
     "cosine-disam": {
         "method": "cosine",
         "training": TRAINING,
@@ -50,6 +51,12 @@ JOBS: dict[str, dict[str, Any]] = {
         "options": {"simcse_weight": 0.5},
         "training": ACCUMULATED,
         "sharpness": ASAM,
+    },
+    "talas-asam-layers": {
+        "method": "talas",
+        "options": {"simcse_weight": 0.5},
+        "training": TRAINING,
+        "sharpness": ASAM | {"scale": "layer"},
     },
     "talas-asam-per-batch": {
         "method": "talas",
@@ -152,8 +159,8 @@ def free_port() -> int:
 
 
 def start_two(start: Starter, **job: Any) -> list[Running]:
-    port = free_port()
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    port, env = free_port(), job.pop("env", {})
+    shared = env | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [
         start(
             env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
@@ -176,9 +183,44 @@ def logged(out: Path) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_two_processes_equal_one(start: Starter, home: Path, tmp_path: Path, name: str) -> None:
+    check_equal_to_one(start, home, tmp_path, name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cosine-accumulated",
+        "cosine-clipped",
+        "talas",
+        "talas-asam-accumulated",
+        "talas-asam-layers",
+        "talas-asam-per-batch",
+        "distilcse",
+        "jasper_stella",
+        "cosine-remember",
+        "cosine-again",
+        "mnrl-cached-mixture",
+        "emo-paper-accumulated",
+        "distillmoe-labelled",
+        "mined-writing",
+    ],
+)
+def test_two_processes_with_a_part_of_the_student_each_equal_one(
+    start: Starter, home: Path, tmp_path: Path, name: str
+) -> None:
+    asked = {"env": {"ACCELERATE_USE_FSDP": "true"}} if name == "talas" else {"training": {"fsdp": True}}
+    check_equal_to_one(start, home, tmp_path, name, **asked)
+    parts = [json.loads((tmp_path / f"two/part-{rank}.json").read_text()) for rank in (0, 1)]
+    assert sum(parts) == pytest.approx(1) and max(parts) < 0.6
+
+
+def check_equal_to_one(
+    start: Starter, home: Path, tmp_path: Path, name: str, training: Any = None, env: Any = None
+) -> None:
     job = {"student": "still"} | complete(JOBS[name])
+    both_job = job | {"training": job["training"] | (training or {}), "env": env or {}}
     alone = start.train(home=home, out=tmp_path / "one", **job)
-    both = start_two(start, home=home, out=tmp_path / "two", **job)
+    both = start_two(start, home=home, out=tmp_path / "two", **both_job)
     for running in [alone, *both]:
         code, output = running.wait()
         assert code == 0, output
@@ -230,8 +272,10 @@ def test_processes_that_do_not_gather_have_a_loss_each(start: Starter, home: Pat
         torch.testing.assert_close(two[key], one[key], rtol=1e-3, atol=1e-4, msg=lambda text, key=key: f"{key}: {text}")
 
 
-def test_two_killed_processes_resume(start: Starter, home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharded", [False, True])
+def test_two_killed_processes_resume(start: Starter, home: Path, tmp_path: Path, sharded: bool) -> None:
     job = complete(JOBS["talas-asam-accumulated"]) | {"home": home}
+    job |= {"training": job["training"] | {"fsdp": sharded, "optim": "adamw_torch_fused"}}
     runs = {"whole": [{}], "cut": [{"die": "step:3"}, {"resume": True}]}
     for name, stages in runs.items():
         for stage in stages:

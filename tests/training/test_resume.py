@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,15 +11,21 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests.training.starting import Starter
+
+from distilvec.folders import seal
 
 ASAM = {"lr": 1e-2, "sharpness": {"kind": "asam", "rho": 0.3}}
 TRAINING = {"epochs": 2, "batch_size": 8, "save_every": 5, "logging_steps": 3}
 ACCUMULATED = TRAINING | {"gradient_accumulation_steps": 3, "save_every": 2, "logging_steps": 3}
 JOBS: dict[str, dict[str, Any]] = {
     "cosine": {"method": "cosine", "training": TRAINING},
-    "talas-muon": {"method": "talas", "training": TRAINING, "optimizer": {"muon": True, "sharpness": {"kind": "sam"}}},
+    "talas-muon": {
+        "method": "talas",
+        "training": TRAINING,
+        "optimizer": {"lr": 2e-5, "muon": True, "sharpness": {"kind": "sam"}},
+    },
     "cosine-accumulated": {"method": "cosine", "training": ACCUMULATED},
     "talas-asam": {"method": "talas", "options": {"init": "random"}, "training": TRAINING, "optimizer": ASAM},
     "talas-asam-accumulated": {"method": "talas", "training": ACCUMULATED, "optimizer": ASAM},
@@ -241,37 +248,108 @@ def test_a_new_start_sets_other_checkpoints_aside(start: Starter, home: Path, tm
     assert [line["step"] for line in entries(tmp_path)] == [3, 6, 8]
 
 
-def test_damaged_and_foreign_checkpoints_are_refused(start: Starter, home: Path, tmp_path: Path) -> None:
-    job = {"home": home, "out": tmp_path, "method": "cosine", "training": TRAINING | {"epochs": 1}}
-    code, output = start.train(**job).wait()
+@pytest.fixture(scope="module")
+def finished(start: Starter, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training of one epoch, whose newest checkpoint is of step 8."""
+    out = tmp_path_factory.mktemp("finished")
+    code, output = start.train(home=home, out=out, **ONE).wait()
     assert code == 0, output
-    newest = tmp_path / "checkpoints/checkpoint-8"
-    whole = {file.name: file.read_bytes() for file in newest.iterdir()}
+    return out
 
-    def resumed(**changes: Any) -> tuple[int, str]:
-        code, output = start.train(**job | changes, resume=True).wait()
-        for name, content in whole.items():
-            (newest / name).write_bytes(content)
-        assert "Traceback" not in output
-        return code, output
 
-    code, output = resumed(method="talas")
+ONE: dict[str, Any] = {"method": "cosine", "training": TRAINING | {"epochs": 1}}
+Damage = Callable[[Path], None]
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) * 3 // 4] ^= 1
+    file.write_bytes(content)
+
+
+def changed_weights(change: Callable[[torch.Tensor], torch.Tensor]) -> Damage:
+    def write(file: Path) -> None:
+        save_file({name: change(value).contiguous() for name, value in load_file(file).items()}, file)
+
+    return write
+
+
+def changed_state(**values: Any) -> Damage:
+    return lambda file: (file.write_text(json.dumps(json.loads(file.read_text()) | values)), None)[1]
+
+
+def changed_pickle(change: Callable[[Any], None]) -> Damage:
+    def write(file: Path) -> None:
+        content = torch.load(file)
+        change(content)
+        torch.save(content, file)
+
+    return write
+
+
+def reshaped(content: Any) -> None:
+    state = content["optimizer"]["state"]
+    state[0]["exp_avg"] = state[0]["exp_avg"].flatten()[:7].clone()
+
+
+#: Name of a file, what is done to it, what is said; and whether the list of files is made again, as nobody but an
+#: attacker or a fault of ours would.
+DAMAGES: list[tuple[str, Damage, str, bool]] = [
+    *((name, cut, "is not as it was written", False) for name in ("model.safetensors", "optimizer.pt", "ranks.pt")),
+    *((name, flip, "is not as it was written", False) for name in ("model.safetensors", "optimizer.pt", "ranks.pt")),
+    *((name, Path.unlink, "is missing", False) for name in ("model.safetensors", "optimizer.pt", "ranks.pt")),
+    *((name, cut, "cannot be", True) for name in ("model.safetensors", "optimizer.pt", "ranks.pt")),
+    (".distilvec-files.json", Path.unlink, "no list with the hashes", False),
+    ("model.safetensors", changed_weights(torch.Tensor.half), "another precision", True),
+    ("model.safetensors", changed_weights(lambda value: value[..., :1]), "does not fit the student", True),
+    ("trainer_state.json", changed_state(global_step=3), "is of step 3", True),
+    ("trainer_state.json", changed_state(global_step=10**9), "is of step 1000000000", True),
+    ("trainer_state.json", changed_state(global_step="8"), "global_step", True),
+    ("trainer_state.json", changed_state(worse=-1), "worse", True),
+    ("optimizer.pt", changed_pickle(reshaped), "exp_avg 0 has shape [7]", True),
+    ("optimizer.pt", changed_pickle(lambda content: content.pop("schedule")), "'schedule'", True),
+    ("ranks.pt", changed_pickle(lambda content: content[0].pop("generators")), "generator is missing", True),
+    ("ranks.pt", changed_pickle(lambda content: content.clear()), "cannot be taken up", True),
+    ("ranks.pt", changed_pickle(lambda content: content[0]["sums"].update(other=1)), "'other'", True),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "said", "listed"), DAMAGES, ids=[f"{number}-{each[0]}" for number, each in enumerate(DAMAGES)]
+)
+def test_a_damaged_checkpoint_is_refused_with_its_file(
+    start: Starter, home: Path, tmp_path: Path, finished: Path, name: str, damage: Damage, said: str, listed: bool
+) -> None:
+    out = shutil.copytree(finished, tmp_path / "out")
+    newest = out / "checkpoints/checkpoint-8"
+    damage(newest / name)
+    if listed:
+        seal(newest, "checkpoint", hashed=True)
+    code, output = start.train(home=home, out=out, resume=True, **ONE | {"training": TRAINING}).wait()
+    assert code in (2, 3) and "Traceback" not in output, output
+    assert said in output and "checkpoint-8" in output, output
+    assert name in output or "does not fit" in said
+
+
+def test_a_checkpoint_of_a_longer_training_is_refused(
+    start: Starter, home: Path, tmp_path: Path, finished: Path
+) -> None:
+    """A counter that no step is left after would train nothing, and ship."""
+    out = shutil.copytree(finished, tmp_path / "out")
+    newest = (out / "checkpoints/checkpoint-8").rename(out / "checkpoints/checkpoint-1000000000")
+    changed_state(global_step=10**9)(newest / "trainer_state.json")
+    seal(newest, "checkpoint", hashed=True)
+    code, output = start.train(home=home, out=out, resume=True, **ONE).wait()
+    assert code == 2 and "trainer_state.json: " in output and "1,000,000,000" in output and " 8" in output, output
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(start: Starter, home: Path, tmp_path: Path, finished: Path) -> None:
+    out = shutil.copytree(finished, tmp_path / "out")
+    code, output = start.train(home=home, out=out, resume=True, **ONE | {"method": "talas"}).wait()
     assert code == 2 and "does not fit the student and method" in output
-    for name in ("model.safetensors", "optimizer.pt", "rng_state.pth"):
-        (newest / name).write_bytes(whole[name][: len(whole[name]) // 2])
-        code, output = resumed(training=TRAINING)
-        assert code == 3 and "Remove this folder" in output and "checkpoint-8" in output, (name, output)
-    for content in (b"{", b"[]", b'{"total": 1}'):
-        (newest / "unlogged-0.json").write_bytes(content)
-        code, output = resumed(training=TRAINING)
-        assert code == 3 and "unlogged-0.json" in output, (content, output)
-    state = json.loads(whole["trainer_state.json"])
-    state["stateful_callbacks"] = dict.fromkeys([*state["stateful_callbacks"], "EarlyStoppingCallback"], "x")
-    (newest / "trainer_state.json").write_text(json.dumps(state))
-    code, output = resumed(training=TRAINING)
-    assert code == 3 and "cannot be taken up" in output, output
-    (newest / "optimizer.pt").unlink()
-    code, output = resumed()
-    assert code == 3 and "optimizer.pt is missing" in output
-    code, output = resumed(optimizer=ASAM)
-    assert code in (2, 3) and "sharpness" in output
+    code, output = start.train(home=home, out=out, resume=True, optimizer=ASAM, **ONE).wait()
+    assert code == 2 and "sharpness" in output, output

@@ -12,7 +12,7 @@ from distilvec.methods.base import Term
 from distilvec.tasks.section import TaskSection
 from distilvec.tasks.table import build_task
 from distilvec.training import distiller
-from distilvec.training.distiller import mean_of
+from distilvec.training.step import mean_of
 
 
 def draw(items: int, views: int, kind: str) -> Term:

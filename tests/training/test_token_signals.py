@@ -27,7 +27,7 @@ from distilvec.students.tap import StudentTap
 from distilvec.teachers import load_teacher
 from distilvec.teachers.signals import Digest, TeacherInfo, TeacherSignals, Wanted
 from distilvec.training import Collator, LiveSource, StoreSource, TokenizedCorpus
-from distilvec.training.distiller import mean_of
+from distilvec.training.step import mean_of
 
 #: Of no item: maps that start at random need none.
 SIGNALS = TeacherSignals(present=torch.zeros(0, dtype=torch.bool), sentence=torch.zeros(0, 32))

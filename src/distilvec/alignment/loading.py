@@ -77,7 +77,7 @@ def _read(path: Path) -> Any:
                 return _read(file)
         if (folder / "tokenizer_config.json").is_file():
             return None
-        if (folder / "merges.txt").is_file():
+        if (folder / "merges.txt").is_file() and (folder / "vocab.json").is_file():
             return ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
         if (words := folder / "vocab.txt").is_file():
             lower = is_uncased(words.read_text(encoding="utf-8").split("\n"), vocabulary=True)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distilvec.choosing.candidates import FEWEST_PIECES, Candidate
+from distilvec.choosing.candidates import Candidate
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer
-from distilvec.modules.pipeline import usable_positions
 from distilvec.students.electra import is_alike
-from distilvec.students.shape import heads_of
-from distilvec.students.vocabulary import pieces_used
+from distilvec.students.sizes import FEWEST_PIECES, Sizes
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -21,12 +17,10 @@ if TYPE_CHECKING:
 #: Numbers of blocks that are tried, and shares of the budget that the table of word pieces gets.
 DEPTHS = (1, 2, 3, 4, 6, 8, 12)
 TABLE_SHARES = (0.3, 0.45)
-#: The same of narrower blocks, which leave more to the table, and the shares of the heads that they keep.
+#: The same of narrower blocks, which leave more to the table.
 NARROW_DEPTHS, NARROW_SHARES = (2, 3, 4), (0.5, 0.65)
-NARROW_HEADS = (2 / 3, 1 / 2, 5 / 12)
 #: Widths of static tables.
 STATIC_WIDTHS = (128, 256)
-_FEWEST_UNITS, _UNITS = 16, 16
 _FLOAT = 4
 
 
@@ -67,7 +61,6 @@ def shapes(
     source: SentenceTransformer,
     most: int | None,
     positions: int | None = None,
-    texts: Sequence[str] | None = None,
     mapped: int = 0,
 ) -> list[Candidate]:
     """Students cut out of a model that have nearly as many parameters as they may have: deep and shallow ones, with
@@ -80,7 +73,6 @@ def shapes(
         of: what the recipe calls the model.
         most: parameters; None: as many as half of the model.
         positions: tokens of a text at most.
-        texts: what the student will read; pieces that they do not use take nothing of the budget. None: all count.
         mapped: numbers of a vector behind the map that ships with every student; 0: there is none.
 
     Raises:
@@ -98,22 +90,19 @@ def shapes(
     whole = sum(parameter.numel() for name, parameter in model.named_parameters() if not name.startswith("pooler."))
     limit = whole // 2 if most is None else most
     rows = int(model.get_input_embeddings().weight.shape[0])
-    used = rows if texts is None else min(_used(transformer.tokenizer, texts), rows)
     cut_limit = limit - mapped * (source.get_embedding_dimension() or 0)
     depths = [depth for depth in DEPTHS if depth <= count]
     if is_alike(model):
-        sizes = _Sizes.of(model, positions, used)
+        sizes = Sizes.of(model, positions)
         cuts = [(sizes, depth, share) for depth in depths for share in TABLE_SHARES]
         deep = [depth for depth in depths if depth in NARROW_DEPTHS]
         cuts += [(narrow, depth, share) for narrow in sizes.narrowed() for depth in deep for share in NARROW_SHARES]
         candidates = [each for cut in cuts if (each := _electra(of, *cut, cut_limit)) is not None]
     else:
-        candidates = [
-            each for depth in depths if (each := _plain(of, model, blocks[1], depth, cut_limit, used)) is not None
-        ]
-    candidates += _tables(of, model, limit, used, mapped)
+        candidates = [each for depth in depths if (each := _plain(of, model, blocks[1], depth, cut_limit)) is not None]
+    candidates += _tables(of, model, limit, mapped)
     if not candidates:
-        pieces, numbers = min(FEWEST_PIECES, used), STATIC_WIDTHS[0]
+        pieces, numbers = min(FEWEST_PIECES, rows), STATIC_WIDTHS[0]
         table = f"A table of {pieces:,} word pieces with {numbers} numbers has {pieces * numbers:,}."
         raise DistilvecError(
             f"no student cut out of this model has at most {limit:,} parameters",
@@ -123,112 +112,25 @@ def shapes(
     return list({candidate.name: candidate for candidate in candidates}.values())
 
 
-def _used(tokenizer: Any, texts: Sequence[str]) -> int:
-    """Pieces that the texts use; all where the tokenizer is of a kind that cannot be pruned."""
-    try:
-        return pieces_used(tokenizer, texts)
-    except DistilvecError:
-        return len(tokenizer)
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    """Of a BERT-like model: word pieces, how many of them are used, positions, token types, width, heads and units of
-    its blocks.
-
-    `whole` is the width of the model where its blocks are narrower: a map leads there behind the pooling.
-    """
-
-    pieces: int
-    used: int
-    positions: int
-    types: int
-    width: int
-    heads: int
-    units: int
-    rank: int
-    whole: int | None = None
-
-    @classmethod
-    def of(cls, model: Any, positions: int | None, used: int) -> _Sizes:
-        config = model.config
-        there = usable_positions(model) or int(config.max_position_embeddings)
-        units = getattr(config, "hidden_dim", None) or config.intermediate_size
-        width = int(getattr(config, "dim", None) or config.hidden_size)
-        return cls(
-            pieces=model.get_input_embeddings().weight.shape[0],
-            used=used,
-            positions=min(positions or there, there),
-            types=int(getattr(config, "type_vocab_size", 1) or 1),
-            width=width,
-            heads=heads_of(model),
-            units=units,
-            rank=min(int(getattr(config, "embedding_size", None) or width), width),
-        )
-
-    def narrowed(self) -> list[_Sizes]:
-        """With fewer heads, and as much less width."""
-        kept = dict.fromkeys(round(share * self.heads) for share in NARROW_HEADS)
-        each = self.width // self.heads
-        fewer = [heads for heads in kept if 0 < heads < self.heads]
-        return [replace(self, width=heads * each, heads=heads, whole=self.width) for heads in fewer]
-
-    @property
-    def back(self) -> int:
-        """Parameters of the map behind the pooling."""
-        return 0 if self.whole is None else self.whole * (self.width + 1)
-
-    def table(self, pieces: int, rank: int) -> int:
-        """Parameters of the tables, their norm, and the map to the blocks."""
-        rows = pieces + self.positions + self.types
-        mapped = min(rank, self.rank) < self.width
-        return rows * rank + 2 * rank + (rank * self.width + self.width if mapped else 0)
-
-    def block(self, units: int) -> int:
-        """Parameters of a block: attention, feed-forward network, two norms."""
-        return 4 * (self.width**2 + self.width) + 2 * units * self.width + units + self.width + 4 * self.width
-
-
-def _electra(of: str, sizes: _Sizes, depth: int, share: float, most: int) -> Candidate | None:
+def _electra(of: str, sizes: Sizes, depth: int, share: float, most: int) -> Candidate | None:
     """The candidate of so many blocks whose table takes about that share; None where it does not fit."""
-    units, most = sizes.units, most - sizes.back
-    if most <= 0:
+    cut = sizes.cut(depth, share, most)
+    if cut is None:
         return None
-    table = max(int(share * most), most - depth * sizes.block(units))  # what full networks leave goes to the table
-    # Three times as many pieces for each number of the rank as the model has: both are cut, the rank more. What pieces
-    # that are used do not take goes to the rank.
-    ratio = 3 * sizes.pieces / (sizes.whole or sizes.width)
-    rank = min(max(int(math.sqrt(table / ratio)), table // sizes.used) // 4 * 4, sizes.rank)
-    if sizes.whole is not None:  # a stock class has no map between a table and blocks of the same width
-        rank = min(rank, sizes.width - 4)
-    if rank < 4:
-        return None
-    fixed = sizes.table(0, rank)
-    pieces = min((table - fixed) // rank // 100 * 100, sizes.used)
-    if pieces < min(FEWEST_PIECES, sizes.used):
-        return None
-    left = most - sizes.table(pieces, rank) - depth * sizes.block(0)
-    units = min(left // (depth * (2 * sizes.width + 1)) // _UNITS * _UNITS, sizes.units)
-    if units < _FEWEST_UNITS:
-        return None
-    cut: dict[str, Any] = {"of": of, "layers": depth}
-    cut |= {"vocabulary": pieces} if pieces < sizes.pieces else {}
-    cut |= {"embedding": rank} if rank < sizes.rank else {}
-    cut |= {"inner": units} if units < sizes.units else {}
-    cut |= {"positions": sizes.positions}
-    cut |= {"width": sizes.width} if sizes.whole is not None else {}
     width = " of" if sizes.whole is None else f" of width {sizes.width},"
+    units, rank = cut.get("inner", sizes.units), cut.get("embedding", sizes.rank)
+    pieces = cut.get("vocabulary", sizes.pieces)
     blocks = f"{depth} layer{'s' if depth > 1 else ''}{width} {units} units"
-    return Candidate(f"{blocks}, {pieces:,} pieces of rank {rank}", {"shrink": cut})
+    return Candidate(f"{blocks}, {pieces:,} pieces of rank {rank}", {"shrink": {"of": of, **cut}})
 
 
-def _plain(of: str, model: Any, blocks: Any, depth: int, most: int, used: int) -> Candidate | None:
+def _plain(of: str, model: Any, blocks: Any, depth: int, most: int) -> Candidate | None:
     """The candidate of so many whole blocks and as many word pieces as fit."""
     rows, width = model.get_input_embeddings().weight.shape
     each = sum(parameter.numel() for parameter in blocks[0].parameters())
     rest = sum(parameter.numel() for parameter in model.parameters()) - len(blocks) * each - rows * width
-    pieces = min((most - rest - depth * each) // width // 100 * 100, used)
-    if pieces < min(FEWEST_PIECES, used):
+    pieces = min((most - rest - depth * each) // width // 100 * 100, rows)
+    if pieces < min(FEWEST_PIECES, rows):
         return None
     some = {} if pieces >= rows else {"vocabulary": pieces}
     shown = f"{pieces:,} pieces" if some else "all pieces"
@@ -237,13 +139,13 @@ def _plain(of: str, model: Any, blocks: Any, depth: int, most: int, used: int) -
     )
 
 
-def _tables(of: str, model: Any, most: int, used: int, mapped: int) -> list[Candidate]:
+def _tables(of: str, model: Any, most: int, mapped: int) -> list[Candidate]:
     """Static students that fit."""
     rows, width = model.get_input_embeddings().weight.shape
     candidates = []
     for numbers in STATIC_WIDTHS:
-        pieces = min((most // numbers - mapped) // 100 * 100, used)
-        if pieces >= min(FEWEST_PIECES, used) and numbers <= width:
+        pieces = min((most // numbers - mapped) // 100 * 100, rows)
+        if pieces >= min(FEWEST_PIECES, rows) and numbers <= width:
             section = {"of": of, "dimensions": numbers, "vocabulary": pieces if pieces < rows else None}
             candidates.append(Candidate(f"static, {numbers} numbers, {pieces:,} pieces", {"static": section}))
     return candidates

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distilvec.modules.blocks import find_blocks, find_transformer
 from distilvec.recipe import Recipe, StudentSection
+from distilvec.students.sizes import FEWEST_PIECES
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -20,8 +21,6 @@ STATIC_WIDTH = 256
 #: Keys of a student section that stay whatever its source is, and where it is cut out of a model.
 _KEPT = ("revision", "max_length", "pooling", "space", "router", "fold", "dropout", "trust_remote_code")
 _OF_BLOCKS = ("lora", "router_balance", "aggregation", "normalize_weights")
-#: A vocabulary below this many pieces is not worth pruning.
-FEWEST_PIECES = 2000
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from distilvec.choosing.candidates import Candidate, candidates, own_candidate
 from distilvec.choosing.choice import Choice
@@ -13,14 +13,15 @@ from distilvec.choosing.sample import COUNTED, sampled
 from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError, Interrupted
-from distilvec.flow.job import Job
+from distilvec.flow.defaults import training_defaults
 from distilvec.flow.judge import knows_tasks
+from distilvec.flow.lessons import fill_stores
+from distilvec.flow.prepare import judging_tasks, named_tasks, open_corpus, open_teachers, require
 from distilvec.flow.start import source_model, teacher_model
 from distilvec.flow.teach import Taught
 from distilvec.judging import CachedEncoder, Judgement, JudgingTask, judge, settle_tasks
 from distilvec.methods.table import on_pairs
-from distilvec.recipe import Recipe
-from distilvec.training.arguments import steps_in_all
+from distilvec.recipe import Recipe, given
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -59,13 +60,13 @@ def choose(
         DistilvecError: no candidate can be made, a value is out of range, the items are no texts.
     """
     _check(keep, sample)
-    job, few, taught = planned_job(recipe, sample)
-    corpus, tasks = job.corpus, job.tasks
+    recipe, corpus, few, taught = planned(recipe, sample)
+    tasks = judging_tasks(recipe, corpus, named_tasks(recipe))
     encoder = taught[0].encoder(corpus.modality)
     with_tasks = bool(tasks) and knows_tasks(taught[0], encoder, tasks)
     judged = _judge_teacher(encoder, tasks) if with_tasks else None
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
-    bench = Bench(recipe, whole, few.corpus, taught, tasks if with_tasks else [], judged, probe_steps)
+    bench = Bench(recipe, whole, few, taught, tasks if with_tasks else [], judged, probe_steps)
     of, source = source_of(recipe)
     own = own_candidate(recipe)
     wanted = [*([own] if own else []), *candidates(of, source, layers, vocabularies)]
@@ -79,7 +80,7 @@ def choose(
         keep,
         measure_teacher(bench),
         rows,
-        len(few.corpus.train_rows),
+        len(few.train_rows),
         texts_read(recipe, corpus),
         names,
         probe_steps,
@@ -87,47 +88,60 @@ def choose(
     )
 
 
-def planned_job(recipe: Recipe, sample: int) -> tuple[Job, Job, list[Taught]]:
-    """The recipe's job, one on a sample of its corpus, and the teachers with vectors of the sample.
+class Planned(NamedTuple):
+    """A recipe without open settings, its corpus, a sample of it, and the teachers with vectors of the sample."""
+
+    recipe: Recipe
+    corpus: Corpus
+    few: Corpus
+    taught: list[Taught]
+
+
+def planned(recipe: Recipe, sample: int) -> Planned:
+    """Open what candidates are measured on.
 
     Raises:
         DistilvecError: the items are no texts, or there are too few.
     """
-    job = Job(recipe)
-    job.require("plan")
-    if job.corpus.modality != "text":
+    require(recipe, "plan")
+    corpus = open_corpus(recipe)
+    # Candidates are of several kinds, so that an open method stays open.
+    recipe = training_defaults(recipe, corpus).model_copy(update={"method": recipe.method})
+    if corpus.modality != "text":
         raise DistilvecError(
-            f"candidates are made for texts, and the corpus holds {job.corpus.modality}s",
+            f"candidates are made for texts, and the corpus holds {corpus.modality}s",
             where="plan",
             remedy="Compare the sizes of docs/images.md or docs/molecules.md by training them.",
         )
-    few = job.on(sampled(job.corpus, sample))
-    return job, few, few.teach(vectors_only=True)
+    few = sampled(corpus, sample)
+    return Planned(recipe, corpus, few, fill_stores(recipe, few, open_teachers(recipe, corpus)))
 
 
 def texts_read(recipe: Recipe, corpus: Corpus) -> int:
     """Texts that the recipe's training reads, repetitions counted."""
-    steps, texts = recipe.training.arguments.get("max_steps", 0), len(corpus.train_rows)
+    steps, texts = recipe.training.max_steps, len(corpus.train_rows)
     each = texts / max(_items(recipe, corpus), 1)
-    return int(steps * step_texts(recipe) * each if steps > 0 else recipe.training.epochs * texts)
+    if not steps:
+        return int(given(recipe.training.epochs, "training.epochs") * texts)
+    return int(steps * step_texts(recipe) * each)
 
 
 def planned_steps(recipe: Recipe, corpus: Corpus) -> int:
     """Steps of the recipe's training."""
-    return steps_in_all(recipe.training, _items(recipe, corpus))
+    return recipe.training.steps(_items(recipe, corpus))
 
 
 def _items(recipe: Recipe, corpus: Corpus) -> int:
     """Items that are trained on; where the method trains on pairs, a pair is one."""
     rows = corpus.train_rows
-    if on_pairs(recipe.method.name, recipe.method.options) and corpus.groups is not None:
+    if not recipe.method.is_open and on_pairs(recipe.method.name, recipe.method.options) and corpus.groups is not None:
         rows, _ = rows_with_companions(corpus, rows, None)
     return len(rows)
 
 
 def step_texts(recipe: Recipe) -> int:
     """Texts that a step of the recipe's training reads, or pairs where it trains on these."""
-    return int(recipe.training.batch_size * recipe.training.arguments.get("gradient_accumulation_steps", 1))
+    return given(recipe.training.batch_size, "training.batch_size") * recipe.training.gradient_accumulation_steps
 
 
 def _judge_teacher(encoder: CachedEncoder, tasks: Sequence[JudgingTask]) -> Judgement:

@@ -12,7 +12,7 @@ import numpy as np
 
 from distilvec.choosing.budget import Budget, shapes
 from distilvec.choosing.candidates import Candidate
-from distilvec.choosing.choose import check_sample, planned_job, planned_steps, source_of
+from distilvec.choosing.choose import check_sample, planned, planned_steps, source_of
 from distilvec.choosing.curves import extrapolate, powers
 from distilvec.choosing.halving import halve
 from distilvec.choosing.measuring import Bench, Measured, measure_teacher, shipped, started
@@ -181,19 +181,18 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
             where="student.auto.of",
             remedy="Name a text encoder there.",
         )
-    job, few, taught = planned_job(recipe, sample)
+    recipe, corpus, few, taught = planned(recipe, sample)
     length = recipe.student.max_length if recipe.student else None
-    corpus = job.corpus
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
-    bench = Bench(recipe, whole, few.corpus, taught, [], None)
+    bench = Bench(recipe, whole, few, taught, [], None)
     mapped = _mapped(bench)
-    wanted = shapes(of, source, budget.most, length, whole.texts(), mapped)
+    wanted = shapes(of, source, budget.most, length, mapped)
     students, rows, notes = _fitting(wanted, bench, budget, mapped)
     to_come, teacher = planned_steps(recipe, corpus), measure_teacher(bench)
     failed = halve(students, rows, bench, steps or max(1, min(STEPS, int(SHARE * to_come))), to_come)
     notes += [f"{name}: left out, {error}" for name, error in failed.items()]
     rows = sorted((row for row in rows if row.name not in failed), key=lambda row: row.parameters or 0)
-    return Compiled(budget, teacher, rows, len(few.corpus.train_rows), to_come, notes)
+    return Compiled(budget, teacher, rows, len(few.train_rows), to_come, notes)
 
 
 def _mapped(bench: Bench) -> int:

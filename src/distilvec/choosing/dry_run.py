@@ -21,22 +21,33 @@ from distilvec.corpus.files import MANIFEST
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.evenly import evenly_spaced
 from distilvec.files import read_object
-from distilvec.flow.checks import check_job, compares, too_few_held_out
+from distilvec.flow.checks import compares, too_few_held_out
 from distilvec.flow.combine import combine, name_of_store
-from distilvec.flow.job import Job
+from distilvec.flow.defaults import with_defaults
+from distilvec.flow.fit import adapted
+from distilvec.flow.lessons import combined_storage
 from distilvec.flow.mine import further_documents, mining_cost
-from distilvec.flow.score import STORAGE, QueryDocuments, score_one, scores_of
+from distilvec.flow.prepare import (
+    Prepared,
+    Teachers,
+    fresh_method,
+    make_start,
+    named_tasks,
+    open_corpus,
+    open_teachers,
+    require,
+)
+from distilvec.flow.score import STORAGE, QueryDocuments, open_scorer, score_one, scores_of
+from distilvec.flow.settle import settle, wants_of
 from distilvec.flow.start import FOLDER
 from distilvec.flow.teach import Taught
-from distilvec.flow.train import adapted
-from distilvec.recipe import Recipe
+from distilvec.recipe import Recipe, given
 from distilvec.store import FillReport, RaggedSignal, SignalStore, fill
 from distilvec.store.layout import read_signals
 from distilvec.store.scan import part_names
 from distilvec.teachers import Teacher, TeacherReport, check_teacher
 from distilvec.teachers.service import ServiceTeacher
 from distilvec.teachers.signals import NOTHING, Wanted
-from distilvec.training.arguments import steps_in_all
 from distilvec.training.fit import companions_of
 from distilvec.words import duration, size
 
@@ -46,6 +57,21 @@ if TYPE_CHECKING:
 PROBE_TEXTS = 128
 PROBE_STEPS = 6
 BYTES = {"float16": 2, "float32": 4, "int8": 1}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What is probed: a recipe whose places are a folder that goes again, and the recipe as a run will have it."""
+
+    recipe: Recipe
+    corpus: Corpus
+    teachers: Teachers
+    real: Recipe
+
+    @property
+    def place(self) -> Path:
+        """Where the probe writes."""
+        return self.recipe.place
 
 
 @dataclass
@@ -86,39 +112,45 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
     with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as name:
         if mining:  # which asks the first teacher alone
             recipe = recipe.model_copy(update={"teachers": recipe.teachers[:1]})
-        job = Job(recipe.model_copy(update={"cache": name, "output": name}))
-        job.require("mine" if mining else "teach" if teaching_only else "dry-run")
+        require(recipe, "mine" if mining else "teach" if teaching_only else "dry-run")
+        named = [] if teaching_only else named_tasks(recipe)
+        apart = recipe.model_copy(update={"cache": name, "output": name})
+        corpus = open_corpus(apart)
         if not teaching_only:
-            _ = job.named_tasks
-            check_job(job)
-        _describe_corpus(job.corpus, summary)
-        train = np.asarray(job.corpus.train_rows)
+            apart = with_defaults(apart, corpus)
+        for line in apart.chosen:
+            summary.add("chosen", line)
+        probe = Probe(apart, corpus, open_teachers(apart, corpus), recipe)
+        prepared = None
+        if not teaching_only:
+            prepared = settle(apart, corpus, probe.teachers, make_start(apart, corpus, probe.teachers), named)
+        _describe_corpus(corpus, summary)
+        train = np.asarray(corpus.train_rows)
         chosen = evenly_spaced(len(train), PROBE_TEXTS)
-        rows = whole_groups(job.corpus, train[chosen], train)
-        further = further_documents(job, job.place) if mining else None
+        rows = whole_groups(corpus, train[chosen], train)
+        further = further_documents(apart, probe.place) if mining else None
         more = None if further is None else further.teacher_keys
-        taught, seconds, disk = (
-            _probe_teachers(job, rows, recipe.place, summary, more) if recipe.teachers else ([], 0.0, 0.0)
-        )
-        asked = bool(recipe.scorers) and not mining and (teaching_only or job.needs.scores)
-        scored, written, scores = _probe_scorers(job, rows, recipe.place, summary) if asked else (0.0, 0.0, None)
+        wanted = wants_of(apart, corpus, probe.teachers) if prepared is None else prepared.wanted
+        taught, seconds, disk = _probe_teachers(probe, wanted, rows, summary, more)
+        asked = bool(recipe.scorers) and not mining and (prepared is None or prepared.needs.scores)
+        scored, written, scores = _probe_scorers(probe, rows, summary) if asked else (0.0, 0.0, None)
         seconds, disk = seconds + scored, disk + written
         if mining:
-            cost = mining_cost(job, further)
+            cost = mining_cost(corpus, further, probe.teachers.first.card.width)
             summary.add(
                 "mining",
                 f"{cost.queries:,} queries in {cost.documents:,} documents, {cost.products:,.3g} products of vectors: "
                 f"{duration(cost.seconds)}",
             )
             seconds += cost.seconds
-        if not teaching_only:
-            trained, kept = _probe_student(job, rows, taught, scores, summary)
+        if prepared is not None:
+            trained, kept = _probe_student(prepared, rows, taught, scores, summary)
             seconds, disk = seconds + trained, disk + kept
-            own = "" if job.named_tasks else " (of the corpus)"
-            few = too_few_held_out(job)
+            own = "" if named else " (of the corpus)"
+            few = too_few_held_out(prepared)
             extra = f"; {few}" if few else ", agreement with the teacher" if compares(recipe) else ""
-            summary.add("judging", (", ".join(task.name + own for task in job.tasks) or "no tasks") + extra)
-        disk += _prepared_bytes(job, recipe)
+            summary.add("judging", (", ".join(task.name + own for task in prepared.tasks) or "no tasks") + extra)
+        disk += _prepared_bytes(probe)
     free = shutil.disk_usage(_existing(Path(recipe.output))).free
     summary.add("disk", f"{size(disk)} will be written; {size(free)} are free")
     summary.add("time", f"about {duration(seconds)}" + ("" if teaching_only else " before judging"))
@@ -143,22 +175,23 @@ def _describe_corpus(corpus: Corpus, summary: Plan) -> None:
 
 
 def _probe_teachers(
-    job: Job, rows: np.ndarray, kept: Path, summary: Plan, more: np.ndarray | None
+    probe: Probe, wanted: Sequence[Wanted], rows: np.ndarray, summary: Plan, more: np.ndarray | None
 ) -> tuple[list[Taught], float, float]:
     """Encode a few texts with each teacher; returns what was taught, seconds and bytes of teaching it all.
 
     Args:
-        kept: where the run itself will keep its stores.
-        more: keys of what is encoded beside the corpus.
+        wanted: signals of each teacher besides sentence vectors.
+        more: keys of what is encoded besides the corpus.
     """
     taught: list[Taught] = []
     seconds = disk = 0.0
-    corpus, place = job.corpus, job.place
+    if not probe.teachers.each:
+        return taught, seconds, disk
+    corpus, place, kept = probe.corpus, probe.place, probe.real.place
     texts, keys = corpus.teacher_texts(rows), corpus.teacher_keys[rows]
-    recipe, teachers, wanted = job.recipe, job.teachers, job.wanted
     every = [np.asarray(corpus.teacher_keys), *([] if more is None else [np.asarray(more)])]
     keys_of_all = np.unique(np.concatenate(every), axis=0)
-    for section, teacher, signals in zip(recipe.teachers, teachers, wanted, strict=True):
+    for section, teacher, signals in zip(probe.recipe.teachers, probe.teachers.each, wanted, strict=True):
         seen = check_teacher(teacher, texts, corpus.modality)
         store = SignalStore.create(place / "probe" / section.name, teacher.card, teacher.card.width, section.storage)
         stored = NOTHING if section.live else signals
@@ -194,30 +227,30 @@ def _probe_teachers(
         report = FillReport(len(texts), len(texts), 0, len(texts), len(texts) / rate, [], {})
         taught.append(Taught(teacher, seen, store, report, section.live, signals, section.weight))
         seconds, disk = seconds + missing / rate, disk + written
-    if job.combines:
-        taught, combined = _probe_combined(job, taught, kept, keys_of_all, summary)
+    if probe.teachers.combined is not None:
+        taught, combined = _probe_combined(probe, taught, keys_of_all, summary)
         disk += combined
     return taught, seconds, disk
 
 
 def _probe_combined(
-    job: Job, taught: Sequence[Taught], kept: Path, keys: np.ndarray, summary: Plan
+    probe: Probe, taught: Sequence[Taught], keys: np.ndarray, summary: Plan
 ) -> tuple[list[Taught], float]:
     """The one teacher that probed ones are combined into, which the student meets; and bytes of its whole store.
 
     Args:
-        kept, keys: as in `_probe_teachers`; of all texts.
+        keys: of all texts.
     """
-    how, storage = job.recipe.combine, job.combined_storage
-    teacher, store, filled, seen = combine(taught, how, job.corpus, job.place / "probe", storage)  # type: ignore[arg-type]
-    theirs = [kept / "stores" / section.name for section in job.recipe.teachers]
+    how, storage, kept = probe.recipe.combine, combined_storage(probe.recipe), probe.real.place
+    teacher, store, filled, seen = combine(taught, how, probe.corpus, probe.place / "probe", storage)  # type: ignore[arg-type]
+    theirs = [kept / "stores" / section.name for section in probe.recipe.teachers]
     whole = all((folder / "store.json").exists() for folder in theirs)
     place = kept / "stores" / (name_of_store(teacher, theirs, storage) if whole else store.path.name)
     missing = int(_lacking(place, teacher, keys, storage, NOTHING)["sentence"].sum())
     each = teacher.card.width * BYTES[storage] + 16
     summary.add(
         "combined",
-        f"{teacher.card.width} dimensions in a store beside theirs, {missing:,} {job.corpus.audit.noun} to combine; "
+        f"{teacher.card.width} dimensions in a store beside theirs, {missing:,} {probe.corpus.audit.noun} to combine; "
         f"{each:,} bytes each, {size(each * missing)} in all",
     )
     return [Taught(teacher, seen, store, filled)], float(each * missing)
@@ -250,20 +283,17 @@ def _examples(name: str, seen: TeacherReport) -> list[str]:
     ]
 
 
-def _probe_scorers(job: Job, rows: np.ndarray, kept: Path, summary: Plan) -> tuple[float, float, np.ndarray]:
-    """Score a few pairs with each scorer; returns seconds and bytes of scoring all, and what was said of these pairs.
-
-    Args:
-        kept: where the run itself will keep its stores.
-    """
-    seconds, disk, scored = 0.0, 0.0, []
-    pairs = QueryDocuments.of(job.corpus, rows)
-    for section, scorer in zip(job.recipe.scorers, job.scorers, strict=True):
+def _probe_scorers(probe: Probe, rows: np.ndarray, summary: Plan) -> tuple[float, float, np.ndarray]:
+    """Score a few pairs with each scorer; returns seconds and bytes of scoring all, and the scores of these pairs."""
+    seconds, disk, scored, kept = 0.0, 0.0, [], probe.real.place
+    pairs = QueryDocuments.of(probe.corpus, rows)
+    for section in probe.recipe.scorers:
+        scorer = open_scorer(section)
         begun = time.perf_counter()
-        one = score_one(section, scorer, pairs, job.place / "probe")
+        one = score_one(section, scorer, pairs, probe.place / "probe")
         rate = one.filled.distinct / max(time.perf_counter() - begun, 1e-9)
         scored.append(one)
-        keys = np.unique(job.pairs.keys, axis=0)
+        keys = np.unique(QueryDocuments.of(probe.corpus).keys, axis=0)
         missing = len(keys)
         if (kept / "stores" / section.name / "store.json").exists():
             there = SignalStore.create(kept / "stores" / section.name, scorer.card, 1, STORAGE)
@@ -280,36 +310,36 @@ def _probe_scorers(job: Job, rows: np.ndarray, kept: Path, summary: Plan) -> tup
 
 
 def _probe_student(
-    job: Job, rows: np.ndarray, taught: Sequence[Taught], scores: np.ndarray | None, summary: Plan
+    prepared: Prepared, rows: np.ndarray, taught: Sequence[Taught], scores: np.ndarray | None, summary: Plan
 ) -> tuple[float, float]:
     """Take a few steps; returns the seconds of the whole training and the bytes it leaves."""
-    recipe, corpus, place = job.recipe, job.corpus, job.place
-    most = companions_of(job.needs, job.task, corpus)
+    recipe, corpus, place, task = prepared.recipe, prepared.corpus, prepared.place, prepared.task()
+    most = companions_of(prepared.needs, task, corpus)
     items = len(rows_with_companions(corpus, corpus.train_rows, most)[0])
-    begun = time.perf_counter()
-    batch = max(1, min(recipe.training.batch_size, len(rows_with_companions(corpus, rows, most)[0])))
-    student = job.student()
-    with adapted(job, student):
+    begun, whole = time.perf_counter(), given(recipe.training.batch_size, "training.batch_size")
+    batch = max(1, min(whole, len(rows_with_companions(corpus, rows, most)[0])))
+    student = prepared.start.open()
+    with adapted(recipe, student):
         fitted = short_training(
             student,
-            job.method,
+            fresh_method(recipe),
             _Rows(corpus, rows),  # type: ignore[arg-type]
             taught,
             recipe.training.model_dump()
             | {"batch_size": batch, "max_steps": PROBE_STEPS, "gradient_accumulation_steps": 1},
             recipe.optimizer,
-            task=job.task,
+            task=task,
             place=place,
             scores=scores,
         )
     setup = time.perf_counter() - begun - fitted.seconds
     derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))
     # A larger batch than the probe has items for takes as much longer.
-    larger = recipe.training.batch_size / batch if batch < min(recipe.training.batch_size, items) else 1.0
-    accumulated = recipe.training.arguments.get("gradient_accumulation_steps", 1)  # the probe's steps are of one batch
+    larger = whole / batch if batch < min(whole, items) else 1.0
+    accumulated = recipe.training.gradient_accumulation_steps  # the probe's steps are of one batch
     per_step = fitted.seconds / max(fitted.steps, 1) * larger * accumulated
-    steps = steps_in_all(recipe.training, items)
-    folded = job.student_section.space == "teacher"
+    steps = recipe.training.steps(items)
+    folded = prepared.section.space == "teacher"
     summary.add(
         "student",
         f"{fitted.trained / 1e6:.2f} M parameters trained and kept; heads of {fitted.heads / 1e6:.2f} M "
@@ -320,7 +350,7 @@ def _probe_student(
     )
     if derived:
         summary.add("alignments", f"about {size(derived)}, made once per student tokenizer")
-    probed = f", with batches of {batch} instead of {recipe.training.batch_size}" if larger > 1 else ""
+    probed = f", with batches of {batch} instead of {whole}" if larger > 1 else ""
     summary.add("memory", f"{size(fitted.peak_bytes)} at the probe's peak, teacher and student together{probed}")
     # A checkpoint holds student, heads and two moments for each; two of them are kept, and the student itself.
     checkpoints = 4.0 * (6 * (fitted.trained + fitted.heads) + fitted.trained)
@@ -336,11 +366,11 @@ def _derived_bytes(place: Path, probed: int, rows: int) -> float:
     return part * rows / max(probed, 1) + sum(file.stat().st_size for file in whole)
 
 
-def _prepared_bytes(job: Job, recipe: Recipe) -> float:
+def _prepared_bytes(probed: Probe) -> float:
     """Bytes of the corpus, its token ids and the untrained student, all of which the probe made whole; what the run
     will find where it keeps them is not counted.
     """
-    probe, kept = job.place, recipe.place
+    probe, kept, recipe = probed.place, probed.real.place, probed.real
     places = [
         (probe / "probe-run" / "tokens", kept / "tokens"),
         (probe / "pieces", kept / "pieces"),
@@ -348,7 +378,7 @@ def _prepared_bytes(job: Job, recipe: Recipe) -> float:
     ]
     made = [(file, there / file.relative_to(place)) for place, there in places for file in place.rglob("*")]
     written = [file for file, there in made if not there.exists()]
-    if read_object(kept / "corpus" / MANIFEST).get("fingerprint") != job.corpus.fingerprint:
+    if read_object(kept / "corpus" / MANIFEST).get("fingerprint") != probed.corpus.fingerprint:
         written += (probe / "corpus").rglob("*")
     return float(sum(file.stat().st_size for file in written if file.is_file()))
 

@@ -28,7 +28,7 @@ from distilvec.recipe import AutoSection, OptimizerSection, Recipe, StudentSecti
 from distilvec.report.surroundings import folder_bytes
 from distilvec.students import Seen, StudentTap, load_student, ship
 from distilvec.tasks.table import build_task
-from distilvec.training.distiller import describe
+from distilvec.training.step import describe
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -209,8 +209,7 @@ def refuse_misfits(student: SentenceTransformer, bench: Bench) -> None:
         DistilvecError: whatever the method says (too few layers, no tokens).
     """
     recipe = bench.recipe
-    runs = recipe.student is not None and recipe.student.auto is not None
-    if "method" not in recipe.model_fields_set and not runs:
+    if recipe.method.is_open:
         return
     method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
     info = StudentTap(student).info

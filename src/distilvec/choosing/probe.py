@@ -12,8 +12,7 @@ import numpy as np
 
 from distilvec.corpus import Corpus
 from distilvec.methods.base import Method, TeacherInfo
-from distilvec.recipe.sections import OptimizerSection, TrainingSection
-from distilvec.recipe.training_keys import FOLLOWING
+from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.tasks.base import Task
 from distilvec.training import Fitted, SignalSource, fit
 
@@ -30,14 +29,14 @@ class Teaching(Protocol):
     def source(self, corpus: Corpus, rows: np.ndarray, cache: Path, task: Task | None = None) -> SignalSource: ...
 
 
-#: Nothing is evaluated, saved, stopped, published or sent to a tracker on the way.
-QUIET = {
+#: Nothing is evaluated, saved, stopped or sent to a tracker on the way.
+QUIET: dict[str, Any] = {
     "save_every": 10**9,
     "evaluate_every": None,
     "best": None,
+    "eval_on_start": False,
     "patience": None,
-    "push_to_hub": False,
-    "report_to": "none",
+    "report_to": [],
 }
 
 
@@ -63,10 +62,6 @@ def short_training(
         scores: float32 [rows of the corpus], of methods that learn from scores.
     """
     rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
-    settings = {**training, **QUIET}
-    if settings.get("lr_scheduler_type") in FOLLOWING:  # nothing is evaluated that they could follow
-        for key in ("lr_scheduler_type", "lr_scheduler_kwargs"):
-            settings.pop(key, None)
     with tempfile.TemporaryDirectory(prefix="distilvec-plan-") if place is None else nullcontext(place) as folder:
         return fit(
             student,
@@ -74,7 +69,7 @@ def short_training(
             [each.info for each in taught],
             corpus,
             [each.source(corpus, rows, Path(folder), task) for each in taught],
-            training=TrainingSection.model_validate(settings),
+            training=TrainingSection.model_validate({**training, **QUIET}),
             optimizer=optimizer,
             folder=Path(folder) / "probe-run",
             task=task,

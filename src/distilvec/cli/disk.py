@@ -42,7 +42,7 @@ _STORE = re.compile(
 _INDEX = re.compile(r"([a-z]+-(\d+-)?)?index-[0-9a-f]{16,24}\.npy|index\.lock")
 _BAD = re.compile(rf"{_PART}\.bad")
 _CHECKPOINT = re.compile(
-    r"model\.safetensors|optimizer\.pt|scheduler\.pt|scaler\.pt|rng_state(_\d+)?\.pth|trainer_state\.json"
+    r"model\.safetensors|optimizer\.pt|ranks\.pt|scheduler\.pt|scaler\.pt|rng_state(_\d+)?\.pth|trainer_state\.json"
     r"|training_args\.bin|unlogged-\d+\.json|README\.md|data\.json"
 )
 _STREAMED = re.compile(r"rows-\d{5}\.(parquet|json)")

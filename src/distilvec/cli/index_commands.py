@@ -12,7 +12,7 @@ from distilvec.cli.options import at_home, say
 
 def check_index(
     model: Annotated[str, typer.Argument(help="folder or hub id of the model that is said to have made them")],
-    vectors: Annotated[str, typer.Option(help=".npy file, or parquet file (file.parquet:column)")],
+    vectors: Annotated[str, typer.Option(help=".npy file, or a table (file.parquet:column, .jsonl, .csv)")],
     texts: Annotated[
         str | None, typer.Option(help="of the rows: .txt, .jsonl, or a parquet file's column; default its text")
     ] = None,
@@ -36,7 +36,9 @@ def check_index(
 
 def adapt(
     model: Annotated[str, typer.Argument(help="the new model: folder or hub id")],
-    vectors: Annotated[str, typer.Option(help="the old index: .npy file, or parquet file (file.parquet:column)")],
+    vectors: Annotated[
+        str, typer.Option(help="the old index: .npy file, or a table (file.parquet:column, .jsonl, .csv)")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder of the adapted model")],
     texts: Annotated[
         str | None, typer.Option(help="of the rows: .txt, .jsonl, or a parquet file's column; default its text")

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
 from distilvec.cli import commands, index_commands, mining_commands, planning
 from distilvec.cli.options import Changes, Engine, Output, at_home, say
-from distilvec.errors import GO_ON, DistilvecError, EnvironmentProblem, printable
-from distilvec.files import is_full
+from distilvec.errors import GO_ON, DistilvecError, printable
+from distilvec.interruption import terminable
+from distilvec.system_errors import REMEDIES, is_full, number_of, system_problem
 
 app = typer.Typer(
     name="distilvec",
@@ -119,9 +118,7 @@ def demo(
     teacher: Annotated[str | None, typer.Option(help="another teacher: folder or hub id")] = None,
     method: Annotated[
         str | None,
-        typer.Option(
-            help="another; default cosine (with token states), talas where another teacher or student is named"
-        ),
+        typer.Option(help="another; default by the kind of student"),
     ] = None,
     student: Annotated[str | None, typer.Option(help="another student: folder, hub id, or the word static")] = None,
     cross_tokenizer: Annotated[
@@ -266,28 +263,12 @@ def main(arguments: list[str] | None = None) -> None:
 
     2 user, 3 data, 4 environment, 130 Ctrl-C, 143 SIGTERM.
     """
-    with _terminable() as received:
+    with terminable() as received:
         _guard(
             lambda: app(args=arguments, standalone_mode=False),
             arguments if arguments is not None else sys.argv[1:],
             received,
         )
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[list[int]]:
-    """SIGTERM ends a command as Ctrl-C does, so that what is open is closed; the list then holds its number."""
-    received: list[int] = []
-
-    def end(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield received
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 #: Commands that begin anew when they are called again.
@@ -303,6 +284,20 @@ def _keeps_nothing(arguments: list[str]) -> bool:
     if command == "plan" and "--teacher" in given:  # without a recipe it works in a temporary folder
         return not any(word.startswith(("-o", "--output")) for word in given)
     return command in _KEEP_NOTHING
+
+
+def _of_a_file(error: Exception) -> DistilvecError | None:
+    """What the system says of a file that nobody expected it to say, such as a model's in a temporary folder."""
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # wherever a path is looked at first
+        return DistilvecError(
+            "no file can have a name this long", where=f"{str(error.filename)[:80]}...", remedy="Shorten it."
+        )
+    if number_of(error) not in REMEDIES:
+        return None
+    after = "" if getattr(error, "filename", None) else "The option --debug shows which file it is."
+    if is_full(error):
+        after = f"Temporary files lie in {tempfile.gettempdir()}; TMPDIR names another folder."
+    return system_problem(error, "a file cannot be read or written", None, after)
 
 
 def _guard(action: Callable[[], Any], arguments: list[str], received: list[int]) -> None:
@@ -335,17 +330,9 @@ def _guard(action: Callable[[], Any], arguments: list[str], received: list[int])
             sys.exit(2)
         if "--debug" in arguments:
             raise
-        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # wherever a path is looked at first
-            name = printable(str(error.filename))[:80]
-            typer.secho(f"distilvec: {name}...: no file can have a name this long. Shorten it.", fg="red", err=True)
-            sys.exit(2)
-        if is_full(error):  # wherever something is written, such as a model that lies in a temporary folder for a while
-            full = EnvironmentProblem(
-                f"there is no room on a disk ({error})",
-                remedy=f"Make room. Temporary files lie in {tempfile.gettempdir()}; TMPDIR names another folder.",
-            )
-            typer.secho(f"distilvec: {full}", fg="red", err=True)
-            sys.exit(full.exit_code)
+        if (problem := _of_a_file(error)) is not None:
+            typer.secho(f"distilvec: {problem}", fg="red", err=True)
+            sys.exit(problem.exit_code)
         told = printable(f"unexpected {type(error).__name__}: {error}")
         typer.secho(f"distilvec: {told}. The option --debug shows where it comes from.", fg="red", err=True)
         sys.exit(1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from distilvec.errors import DistilvecError, printable
 from distilvec.evenly import sampled_rows
 from distilvec.judging.loading import read_tasks
-from distilvec.report.record_parts import clip
+from distilvec.report.data import clip
 
 if TYPE_CHECKING:
     from distilvec.corpus import Corpus

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.corpus.column_names import ColumnNames
-from distilvec.corpus.keys import PAIR, Modality, canonical, join_pair
+from distilvec.corpus.keys import PAIR, Modality, canonical, is_blank, join_pair
 from distilvec.corpus.molecules import molecule_item
 from distilvec.corpus.problem import Problem
 from distilvec.corpus.rows import Row, excerpt
@@ -44,7 +44,8 @@ _REMEDIES = {
     "too long": "Raise corpus.max_characters, or give shorter texts.",
     "control characters": "Is it a file of text?",
     "not UTF-8": "Convert it: iconv -f windows-1252 -t utf-8 OLD > NEW.",
-    "broken JSON": "In a .jsonl each line is one row; a file that is one list is a .json.",
+    "broken JSON": "In a .jsonl each line is one row; a file that is one list is a .json. "
+    "Of objects over several lines make such lines: jq -c . OLD > NEW",
     "broken CSV": "A quote that opens a field must close it, and those within are doubled.",
     "wrong number of fields": "In a .csv commas separate fields, and one that holds some is in quotes; in a .tsv tabs.",
 }
@@ -164,7 +165,7 @@ def _other(row: Row, wanted: ColumnNames) -> Item:
 
 def _left_out(value: Any, place: int) -> bool:
     """Negatives are optional: data sets of triplets often lack some."""
-    return place >= 2 and (_absent(value) or (isinstance(value, str) and not value.strip()))
+    return place >= 2 and (_absent(value) or (isinstance(value, str) and is_blank(value)))
 
 
 def _described(item: Item, fields: Mapping[Any, Any], wanted: ColumnNames) -> Item:
@@ -182,12 +183,12 @@ def _text(value: Any, longest: int, *, joint: bool = False) -> str:
     if joint:
         value = value.replace(PAIR, " ")  # between two texts, and nowhere else, it has a meaning
     text = canonical(value)
-    if not text:
-        raise Problem("empty")
     if len(text) > longest:
         raise Problem("too long")
     if _CONTROL.search(text):
         raise Problem("control characters")
+    if is_blank(text):
+        raise Problem("empty")
     if not text.isascii() and _SURROGATE.search(text):
         raise Problem("not UTF-8")
     return text

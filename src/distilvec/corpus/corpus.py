@@ -22,8 +22,10 @@ from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest
 from distilvec.corpus.keys import PAIR, Modality, canonical_item, canonical_keys, folded
 from distilvec.corpus.molecules import Components
 from distilvec.corpus.sources import Source, find_source
+from distilvec.corpus.split import USUAL_SHARE, share_for
 from distilvec.corpus.writer import CorpusWriter
 from distilvec.errors import DataError, DistilvecError
+from distilvec.system_errors import disk_problems
 
 _LOG = logging.getLogger(__name__)
 REJECTED = "rejected.jsonl"
@@ -101,9 +103,10 @@ class Corpus:
         folder = Path(folder)
         manifest = read_manifest(folder)
         try:
-            file = pa.ipc.open_file(pa.memory_map(str(folder / ITEMS)))
-            batches = [file.get_batch(number) for number in range(file.num_record_batches)]
-            found = cls(folder, manifest, batches)
+            with disk_problems("the prepared corpus cannot be read", folder):
+                file = pa.ipc.open_file(pa.memory_map(str(folder / ITEMS)))
+                batches = [file.get_batch(number) for number in range(file.num_record_batches)]
+                found = cls(folder, manifest, batches)
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"the prepared corpus is damaged ({error})",
@@ -180,7 +183,7 @@ def read_corpus(
     role: str | None = None,
     teacher_text: str | None = None,
     joint: bool = False,
-    holdout: float = 0.02,
+    holdout: float | None = None,
     strict: bool = False,
     max_characters: int = 20_000,
     limit: int | None = None,
@@ -212,9 +215,10 @@ def read_corpus(
             languages: all have this one lesson, later ones are positives of the first, and a row may lack the third.
         joint: make one item of a row's two texts, with `keys.PAIR` (U+001E) between them; student and teacher read
             it as their tokenizers encode a pair.
-        holdout: share in [0, 1) kept out of training. It goes by the hash of the text (of a pair's first text): an
-            item stays on its side when the corpus is reordered or grows. A text of a held-out pair that another pair
-            trains on is left out of both sides and counted (`Audit.shared`): what is held out is never trained on.
+        holdout: share in [0, 1) kept out of training; None = 2 %, of a small corpus about 120 items, at most a fifth
+            (`split.share_for`). It goes by the hash of the text (of a pair's first text): an item stays on its side
+            when the corpus is reordered or grows. A text of a held-out pair that another pair trains on is left out of
+            both sides and counted (`Audit.shared`): what is held out is never trained on.
         strict: fail on the first row that would be left out, duplicates of single texts included.
         max_characters: longer texts are rejected; images and molecules have limits of their own.
         limit: stop after so many rows.
@@ -232,7 +236,7 @@ def read_corpus(
         DataError: no such file or column, a damaged file, no usable text; with `strict` a bad row.
         EnvironmentProblem: no permission, no room, no network, or a package is missing.
     """
-    if not 0 <= holdout < 1:
+    if holdout is not None and not 0 <= holdout < 1:
         raise DistilvecError(f"holdout is a share from 0 to below 1, not {holdout}", where="corpus.holdout")
     if limit is not None and limit < 1:
         raise DistilvecError(f"limit is at least 1, not {limit}", where="corpus.limit")
@@ -262,7 +266,14 @@ def read_corpus(
     if ready is not None:
         return ready
     with new_files(folder) as partial:
-        manifest = _prepare(origin, partial, wanted, holdout=holdout, strict=strict, limit=limit)
+        first = USUAL_SHARE if holdout is None else holdout
+        manifest = _prepare(origin, partial, wanted, holdout=first, strict=strict, limit=limit)
+        share = share_for(manifest["audit"]["kept"])
+        # A small corpus is read again in no time; an iterator, which has no fingerprint, cannot be.
+        if holdout is None and share > first and origin.fingerprint is not None:
+            for file in partial.iterdir():
+                file.unlink()
+            manifest = _prepare(origin, partial, wanted, holdout=share, strict=strict, limit=limit)
         publish(partial, folder, {"source": {"name": origin.name, "digest": digest}, "options": options, **manifest})
     if origin.forget is not None:
         origin.forget(wanted.columns)

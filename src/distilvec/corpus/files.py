@@ -11,13 +11,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from distilvec.errors import DataError, EnvironmentProblem
-from distilvec.files import FULL, temporary
+from distilvec.errors import DataError
+from distilvec.files import read_small, temporary
 from distilvec.folders import reserve
+from distilvec.system_errors import REMEDIES, disk_problems, system_problem
 
 FORMAT = 2
 MANIFEST = "corpus.json"
-_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EEXIST, errno.ENOTDIR}
+_UNWRITABLE = {*REMEDIES, errno.EEXIST, errno.ENOTDIR}
+#: Bytes of a manifest, in which the names of all labels are.
+_LARGEST = 1 << 30
 
 
 @contextmanager
@@ -29,26 +32,18 @@ def new_files(folder: Path) -> Iterator[Path]:
     """
     with ExitStack() as stack:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            partial = stack.enter_context(temporary(folder))
-            partial.mkdir()
-        except OSError as error:
-            raise _unwritable(folder, error) from error
-        try:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                partial = stack.enter_context(temporary(folder))
+                partial.mkdir()
+            except OSError as error:
+                raise system_problem(error, "the corpus cannot be written", folder) from error
             yield partial
         except OSError as error:
             own = error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(folder)
-            if error.errno not in FULL | _FORBIDDEN or not own:
+            if error.errno not in _UNWRITABLE or not own:
                 raise  # not of these files: a source given as an iterator may raise what it likes
-            raise _unwritable(folder, error) from error
-
-
-def _unwritable(folder: Path, error: OSError) -> EnvironmentProblem:
-    return EnvironmentProblem(
-        f"the corpus cannot be written ({error.strerror})",
-        where=str(folder),
-        remedy="Free disk space." if error.errno in FULL else "Choose another folder.",
-    )
+            raise system_problem(error, "the corpus cannot be written", folder) from error
 
 
 def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
@@ -72,7 +67,7 @@ def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
             os.replace(file, folder / file.name)
         os.replace(new, folder / MANIFEST)
     except OSError as error:  # a folder has the name of one of them
-        raise _unwritable(folder, error) from error
+        raise system_problem(error, "the corpus cannot be written", folder) from error
 
 
 def _write_manifest(file: Path, manifest: dict[str, Any]) -> None:
@@ -107,7 +102,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     place = folder / MANIFEST
     remedy = "Remove the folder and read the corpus again."
     try:
-        manifest = json.loads(place.read_text(encoding="utf-8"))
+        with disk_problems("the manifest cannot be read", place):
+            manifest = json.loads(read_small(place, _LARGEST))
         if manifest["format"] != FORMAT:
             raise DataError(
                 f"this corpus has format {manifest['format']}, not {FORMAT}", where=str(place), remedy=remedy
@@ -144,7 +140,7 @@ def _verify(folder: Path, manifest: dict[str, Any], remedy: str) -> None:
         try:
             agrees = _checksum(file) == known["checksum"]
         except OSError as error:
-            raise DataError(f"a file of the corpus cannot be read ({error})", where=str(file), remedy=remedy) from error
+            raise system_problem(error, "a file of the corpus cannot be read", file) from error
         if not agrees:
             raise DataError(
                 "a file of the corpus is damaged (its checksum does not agree)", where=str(file), remedy=remedy

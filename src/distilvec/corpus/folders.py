@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from distilvec.corpus.rows import Row
-from distilvec.errors import DataError, EnvironmentProblem
+from distilvec.errors import DataError
+from distilvec.system_errors import system_problem
 
 #: What sentence-transformers takes for the path of an image.
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tiff", ".webp")
@@ -77,7 +78,7 @@ def _walk(folder: Path) -> Iterator[Path]:
             status = path.stat()
             entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
         except OSError as error:
-            raise EnvironmentProblem(f"the folder cannot be read ({error.strerror})", where=str(path)) from error
+            raise system_problem(error, "the folder cannot be read", path) from error
         place = (status.st_dev, status.st_ino)
         if place not in above:
             waiting += [(entry, above | {place}) for entry in sorted(entries, reverse=True)]

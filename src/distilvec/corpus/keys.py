@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections.abc import Iterable
 from typing import Literal, get_args
 
@@ -19,6 +20,9 @@ KEY_BYTES = 16
 #: Stands between the two texts of an item that is a pair, read jointly (U+001E, "record separator").
 PAIR = "\x1e"
 _BOM = "\ufeff"
+_UNSEEN = ("Cc", "Cf", "Mn", "Zs", "Zl", "Zp")
+#: Letters and a symbol that fonts leave empty: Hangul's fillers, and Braille's cell without dots.
+_FILLERS = "\u115f\u1160\u2800\u3164\uffa0"
 
 
 def canonical(text: str) -> str:
@@ -31,6 +35,15 @@ def canonical(text: str) -> str:
     while text[:1] == _BOM or text[-1:] == _BOM:
         text = text.strip(_BOM).strip()
     return text
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of a text can be seen: white space, control and format characters, marks without a letter.
+
+    >>> is_blank("\\u200b \\u3164"), is_blank("a\\u200b")
+    (True, False)
+    """
+    return all(unicodedata.category(char) in _UNSEEN or char in _FILLERS for char in text)
 
 
 def folded(text: str) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import gzip
 import io
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from distilvec.corpus.forms import check_form, check_line_ends
 from distilvec.errors import DataError, EnvironmentProblem, nearest
+from distilvec.system_errors import system_problem
 
 COMPRESSED = (".gz", ".zst")
 _BLOCK = 1 << 20
@@ -20,7 +23,7 @@ _PACKED = 1 << 11
 #: Texts shrink to a fifth, much repeated ones to a fiftieth; what is small is not looked at.
 MOST_UNPACKED, UNPACKED_FREELY = 300, 16 << 20
 _BOM = b"\xef\xbb\xbf"
-_OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_COPY = "Write what it gives into a file, and give that."
 
 
 class Line(NamedTuple):
@@ -43,12 +46,15 @@ def reading(path: Path) -> Iterator[None]:
     """Turn what a missing, forbidden or damaged file raises into an error that names it.
 
     Raises:
-        DataError: missing, not a file, truncated or not what its name says.
+        DataError: missing, a pipe or a device, truncated or not what its name says.
         EnvironmentProblem: no permission, or a failing device.
     """
     import pyarrow as pa
 
     try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # which may never end, and may never begin
+            raise DataError("this is a pipe, a device or a socket, not a file", where=str(path), remedy=_COPY)
         yield
     except FileNotFoundError as error:
         gone = f'this link leads nowhere ("{path.readlink()}")' if path.is_symlink() else ""
@@ -63,7 +69,7 @@ def reading(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno is None or error.errno == errno.EISDIR:
             raise DataError(f"the file cannot be read ({error})", where=str(path)) from error
-        raise EnvironmentProblem(f"the file cannot be read ({error.strerror})", where=str(path)) from error
+        raise system_problem(error, "the file cannot be read", path) from error
 
 
 @contextmanager
@@ -91,7 +97,7 @@ def lines(path: Path, longest: int) -> Iterator[Line]:
         longest: bytes of a line that are kept; what follows is skipped without being held.
 
     Raises:
-        DataError: see `reading`; the file is UTF-16.
+        DataError: see `reading`; the file is no text in UTF-8, or its lines end in carriage returns alone.
     """
     with opened(path) as source:
         number = 0
@@ -102,24 +108,11 @@ def lines(path: Path, longest: int) -> Iterator[Line]:
                 while (rest := source.readline(_BLOCK)) and not rest.endswith(b"\n"):
                     pass
             if number == 1:
-                check_encoding(content, path)
+                check_form(content, path)
+                check_line_ends(content, path)
                 content = content.removeprefix(_BOM)
             kept = content.rstrip(b"\r\n")
             yield Line(number, kept, whole, content[len(kept) :].decode())
-
-
-def check_encoding(start: bytes, path: Path) -> None:
-    """Refuse files that say of themselves that they are not UTF-8.
-
-    Raises:
-        DataError: with the command that converts them.
-    """
-    if start.startswith(_OTHER_BOMS):
-        raise DataError(
-            "the file is UTF-16",
-            where=str(path),
-            remedy=f"Convert it: iconv -f utf-16 -t utf-8 {path.name} > converted-{path.name}",
-        )
 
 
 class _Bounded(io.RawIOBase):

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
+from distilvec.corpus.forms import ONE_A_LINE, check_form, check_not_a_table, looks_like, remedy_of
 from distilvec.corpus.jsonlist import json_list
-from distilvec.corpus.opening import COMPRESSED, Line, check_encoding, lines, opened
+from distilvec.corpus.opening import COMPRESSED, Line, lines, opened
 from distilvec.corpus.parquet import parquet_rows
 from distilvec.corpus.rows import Row, excerpt
 from distilvec.errors import DataError, DistilvecError
@@ -20,7 +21,21 @@ from distilvec.errors import DataError, DistilvecError
 logger = logging.getLogger(__name__)
 SUFFIXES = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".smi")
 _LONGEST_LINE = 16 << 20
+#: The file's own name, with a column or without: a folder may have the ending too.
+_TABLE = re.compile(r"(.*\.(?:parquet|(?:jsonl|ndjson|json|csv|tsv)(?:\.gz|\.zst)?))(?::([^/\\]*))?", re.DOTALL)
+#: Excel's own first line, which is about the file.
+_SEPARATOR = re.compile("sep=.")
 _ESCAPED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, decoded with "surrogateescape"
+
+
+def table_and_column(source: str) -> tuple[str, str] | None:
+    """The file of a table, and the column named behind it or ""; None where it is no file of a table.
+
+    >>> table_and_column("v.parquet:title"), table_and_column("v.jsonl"), table_and_column("v.npy")
+    (('v.parquet', 'title'), ('v.jsonl', ''), None)
+    """
+    found = _TABLE.fullmatch(source)
+    return (found[1], found[2] or "") if found else None
 
 
 def file_kind(path: Path) -> str:
@@ -35,8 +50,8 @@ def file_kind(path: Path) -> str:
         raise DistilvecError(
             f'files of kind "{"".join(path.suffixes[-2:] if packed else path.suffixes[-1:])}" are not read',
             where=str(path),
-            remedy=f"Known: {', '.join(SUFFIXES)}; all but .parquet also with {' or '.join(COMPRESSED)}; of images "
-            "their folder, or .npz.",
+            remedy=f"{remedy_of(kind)}Known: {', '.join(SUFFIXES)}; all but .parquet also with "
+            f"{' or '.join(COMPRESSED)}; of images their folder, or .npz.",
         )
     return kind
 
@@ -86,19 +101,11 @@ def _text(path: Path, longest: int) -> Iterator[Row]:
     for line, content in _decoded(path, longest):
         if line.number == 1 and isinstance(content, str) and "\r" in content.strip():
             logger.warning("%s: carriage returns within a line end none; if they should, make line feeds of them", path)
-        if line.number == 1 and isinstance(content, str) and (kind := _looks_like(content)):
+        if line.number == 1 and isinstance(content, str) and (kind := looks_like(content)):
             logger.warning(
                 "%s: its first line looks like that of a %s file, and each line is read as a text", path, kind
             )
         yield content if isinstance(content, Row) else Row(str(path), line.number, content)
-
-
-def _looks_like(line: str) -> str | None:
-    """The suffix that a first line speaks of: an object, or names with a mark between them and no white space."""
-    if line.startswith("{") and isinstance(_parsed("", 1, line).value, dict):
-        return ".jsonl"
-    marks = [mark for mark in (",", "\t") if re.fullmatch(rf"\w+({mark}\w+)+", line.strip())]
-    return {",": ".csv", "\t": ".tsv"}[marks[0]] if marks else None
 
 
 def _smiles(path: Path, longest: int) -> Iterator[Row]:
@@ -114,8 +121,14 @@ def _smiles(path: Path, longest: int) -> Iterator[Row]:
 
 
 def _json_lines(path: Path, longest: int) -> Iterator[Row]:
-    for line, content in _decoded(path, longest):
-        yield content if isinstance(content, Row) else _parsed(str(path), line.number, content)
+    rows = (
+        content if isinstance(content, Row) else _parsed(str(path), line.number, content)
+        for line, content in _decoded(path, longest)
+    )
+    first = list(islice(rows, 2))
+    if len(first) == 1 and first[0].fault is None:
+        check_not_a_table(first[0].value, path)
+    yield from chain(first, rows)
 
 
 def _parsed(file: str, number: int, content: str) -> Row:
@@ -134,7 +147,7 @@ def _json(path: Path, longest: int) -> Iterator[Row]:
         start = source.read(64)
         while start and not start.removeprefix(b"\xef\xbb\xbf").strip():
             start = source.read(64)
-    check_encoding(start, path)
+    check_form(start, path)
     if not start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
         rows = _json_lines(path, longest)
         first = list(islice(rows, 2))
@@ -142,7 +155,7 @@ def _json(path: Path, longest: int) -> Iterator[Row]:
             raise DataError(
                 "this is neither a list nor one object a line",
                 where=str(path),
-                remedy="If the rows are a list within one object, save that list alone.",
+                remedy=ONE_A_LINE,
             )
         yield from chain(first, rows)
         return
@@ -157,7 +170,7 @@ def _tab_separated(path: Path, longest: int) -> Iterator[Row]:
     told = False
     for line, content in _decoded(path, longest):
         if isinstance(content, Row):
-            _need_header(header, content.fault, path)
+            _need_header(header, content, path)
             yield content
         elif not content.strip():
             yield Row(str(path), line.number, "", "empty")
@@ -181,10 +194,13 @@ def _is_quoted(field: str) -> bool:
     return len(field) > 1 and field[0] == field[-1] == '"' and '""' in inner and '"' not in inner.replace('""', "")
 
 
-def _need_header(header: list[str], fault: str | None, path: Path) -> None:
+def _need_header(header: list[str], row: Row, path: Path) -> None:
     """Refuse a table whose first line is faulty: the one after it is no header."""
+    fault = row.fault
     if header or fault in (None, "empty"):
         return
+    if kind := looks_like(row.value):
+        raise DataError(f"it is not a {path.suffix} file", where=str(path), remedy=f"Give it the suffix {kind}.")
     encoding = f"Convert it: iconv -f windows-1252 -t utf-8 {path.name} > converted-{path.name}"
     raise DataError(
         f"the line with the names of the columns is {fault}",
@@ -198,10 +214,12 @@ def _comma_separated(path: Path, longest: int) -> Iterator[Row]:
     told = False
     for number, content, fields in _csv_records(path, longest):
         if isinstance(fields, str):
-            _need_header(header, fields, path)
-            yield Row(str(path), number, excerpt(content.encode("utf-8", "surrogateescape")), fields)
+            row = Row(str(path), number, excerpt(content.encode("utf-8", "surrogateescape")), fields)
+            _need_header(header, row, path)
+            yield row
         elif not header:
-            header = _header(fields, str(path))
+            if not (number == 1 and _SEPARATOR.fullmatch(content)):
+                header = _header(fields, str(path))
         else:
             if not told and (told := _holds_rows(content, len(header))):
                 logger.warning(

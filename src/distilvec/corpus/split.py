@@ -5,6 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 _CHUNK = 1 << 20
+#: Share that is held out of a corpus of some thousand items or more; items that a verdict needs, and the most of a
+#: small corpus that is given for them.
+USUAL_SHARE, ENOUGH, MOST_SHARE = 0.02, 120, 0.2
+
+
+def share_for(items: int) -> float:
+    """Share to hold out of a corpus of so many items.
+
+    >>> share_for(300), share_for(1500), share_for(20_000)
+    (0.2, 0.08, 0.02)
+    """
+    return min(MOST_SHARE, max(USUAL_SHARE, ENOUGH / max(1, items)))
 
 
 def held_out(keys: np.ndarray, share: float) -> np.ndarray:

@@ -18,6 +18,7 @@ from distilvec.export.graph import OPSET, OUTPUT, backend_tokenizer, check_model
 from distilvec.export.outcome import ExportReport, Variant
 from distilvec.files import temporary, writing
 from distilvec.folders import check, publish
+from distilvec.modules.invariance import probe_model
 from distilvec.modules.kernel_head import has_kernels
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
@@ -111,6 +112,8 @@ def write_export(
             variants, notes = _measure(student, source, made, chosen, files, quantized)
             beside(student, made)
             publish(made, out, "export", last=CONFIG)
+    found = probe_model(student)
+    notes += [] if found.passed else [f"The model itself: {found.warning}"]
     return ExportReport(out, variants, len(chosen), [*notes, *left_behind(source)])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -15,8 +14,8 @@ from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
 from distilvec.export.encoder import INPUTS
-from distilvec.files import FULL
 from distilvec.modules.routing import mixtures
+from distilvec.system_errors import REMEDIES
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -25,7 +24,6 @@ OPSET = 18
 #: Above this the weights go into a file beside the graph: protobuf ends at 2 GB.
 INSIDE_LIMIT = 1_500_000_000
 OUTPUT, STATES = "sentence_embedding", "last_hidden_state"
-_DISK = FULL | {errno.EACCES, errno.EROFS, errno.EIO}
 _EXAMPLES = ["a short text", "and a text that is somewhat longer than the first"]
 
 
@@ -181,7 +179,7 @@ def _raise_disk_problem(error: BaseException | None) -> None:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        if isinstance(error, OSError) and error.errno in _DISK:
+        if isinstance(error, OSError) and error.errno in REMEDIES:
             raise error
         error = error.__cause__ or error.__context__
 

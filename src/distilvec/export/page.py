@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, printable
 from distilvec.export.encoder import CONFIG, LAYOUTS
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _html(template: str, title: str, count: int) -> str:
         "default-src 'none'; connect-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; "
         f"script-src 'self' 'wasm-unsafe-eval' 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     )
-    values = {"title": escape(title), "policy": policy, "importmap": imports, "count": f"{count:,}"}
+    values = {"title": escape(printable(title)), "policy": policy, "importmap": imports, "count": f"{count:,}"}
     for name, value in values.items():
         template = template.replace("{{" + name + "}}", value)
     return template

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from distilvec import folders, plain_yaml
+from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.corpus.key_set import distinct_rows
 from distilvec.errors import DistilvecError, DivergedError, EnvironmentProblem
+from distilvec.evenly import sampled_rows
 from distilvec.files import read_object, write_text
-from distilvec.flow.checks import check_job
+from distilvec.flow.fit import Trained, fit, ship_student
 from distilvec.flow.identity import comparison_identity
-from distilvec.flow.job import Job
 from distilvec.flow.judge import (
     FEWEST_HELD_OUT,
     TASK,
@@ -27,9 +29,11 @@ from distilvec.flow.judge import (
     supervises,
     task_score,
 )
-from distilvec.flow.run import output_folder
+from distilvec.flow.lessons import Lessons, ask_teacher, held_out, teach
+from distilvec.flow.output import output_folder
+from distilvec.flow.prepare import Prepared, Teachers, judging_tasks, later_start, make_start
+from distilvec.flow.settle import settle
 from distilvec.flow.start import FOLDER, start_key
-from distilvec.flow.train import ship_student, train_student
 from distilvec.flow.variants import changed, slug
 from distilvec.flow.writing import MEASURED, answer_metrics, held_out_items, open_shipped, writes
 from distilvec.judging import (
@@ -44,20 +48,18 @@ from distilvec.judging import (
     judge,
 )
 from distilvec.judging.automatic import halves
-from distilvec.recipe import Recipe
+from distilvec.judging.tasks import JudgingTask
+from distilvec.recipe import Recipe, given
 from distilvec.recipe.same_student import differences
 from distilvec.students import load_student
 from distilvec.tasks.predictor import Predictor
-from distilvec.training.checkpoint_folders import known_data, newest_checkpoint, other_code
+from distilvec.training.checkpoint import newest_checkpoint, other_code, read_state
 from distilvec.training.fit import companions_of
-
-if TYPE_CHECKING:
-    from distilvec.training import Fitted
 
 logger = logging.getLogger(__name__)
 FACTORS = (1 / 3, 1.0, 3.0)
-#: Parts of a job that all variants have in common.
-_SHARED = ("corpus", "tasks", "teachers")
+#: Held-out texts that look for their neighbours, at most.
+MOST_NEIGHBOURS = 1000
 Scores = dict[str, Score]
 
 
@@ -65,55 +67,64 @@ class Bench:
     """What all runs share.
 
     Args:
-        job: of the recipe itself, with corpus, tasks and opened teachers.
+        recipe: of the comparison, with teachers and student.
         variants: name -> recipe.
+        corpus, teachers: opened.
+        named: the tasks that the recipe names.
         tune: rates will be chosen; tasks made of held-out items are then made of the half that none is chosen on.
 
     Attributes:
-        jobs: variant -> its job, with the variant's stores.
+        tasks: what all students are judged by.
+        prepared: variant -> what it is about to learn; `lessons` once it is taught.
         identity: what all results hold for.
         baseline_file: scores of teacher, untrained student and free baseline for that; others in the same folder
             have files of their own.
     """
 
-    def __init__(self, job: Job, variants: Mapping[str, Recipe], *, tune: bool = False) -> None:
-        _ = job.teachers
-        self.job, self.folder = job, job.output
-        self.tuned_on = job.corpus
-        if tune and made_of_held_out(job):
-            self.tuned_on, judged = halves(job.corpus)
-            job.tasks = job.tasks_on(judged)
-            if not job.tasks:
-                raise DistilvecError(
-                    f"one half of the {len(job.corpus.holdout_rows)} held-out items chooses rates, and the other is "
-                    "too small to judge on",
-                    where="corpus.holdout",
-                    remedy="Hold out a larger share, name tasks, or leave --tune out.",
-                )
-        self.identity = comparison_identity(job)
+    def __init__(
+        self,
+        recipe: Recipe,
+        variants: Mapping[str, Recipe],
+        corpus: Corpus,
+        teachers: Teachers,
+        named: Sequence[JudgingTask],
+        *,
+        tune: bool = False,
+    ) -> None:
+        self.recipe, self.variants, self.corpus, self.teachers = recipe, variants, corpus, teachers
+        self.folder, self.tuned_on = Path(recipe.output), corpus
+        judged = corpus
+        if tune and made_of_held_out(recipe, named):
+            self.tuned_on, judged = halves(corpus)
+        self.tasks = compared_tasks(recipe, judged, named)
+        if not self.tasks and not supervises(recipe):
+            raise _nothing_to_judge_on(corpus, halved=judged is not corpus)
+        self.identity = comparison_identity(recipe, corpus, teachers, self.tasks)
         self.baseline_file = self.folder / "baselines" / f"{self.identity}.json"
         self.tried: dict[str, dict[float, float | None]] = {}
-        self.jobs = {name: job.changed(variant, *_SHARED) for name, variant in variants.items()}
+        self.prepared: dict[str, Prepared] = {}
+        self.lessons: dict[str, Lessons] = {}
 
     def check(self) -> None:
         """Refuse what cannot be done before any method is trained."""
-        for each in self.jobs.values():
-            check_job(each)
-            _ = each.code  # as it is now, for all seeds
-            each.let_go()
+        for name, variant in self.variants.items():
+            start = make_start(variant, self.corpus, self.teachers)
+            self.prepared[name] = settle(variant, self.corpus, self.teachers, start, self.tasks)
 
-    def settle(self) -> None:
-        """Let the teacher say what is right in the tasks that ask it; what it said first holds for all that follow.
+    def teach(self) -> None:
+        """Fill the stores of every variant, and let the teacher say what is right in the tasks that ask it.
 
-        On another device it rounds otherwise, and scores that are kept could not be compared with new ones.
+        What it said first holds for all that follow: on another device it rounds otherwise, and scores that are kept
+        could not be compared with new ones.
         """
+        self.lessons = {name: teach(prepared) for name, prepared in self.prepared.items()}
         file = self.folder / "baselines" / f"{self.identity}-found.json"
-        asked = [task for task in self.job.tasks if isinstance(task, NeighbourTask)]
+        asked = [task for task in self.tasks if isinstance(task, NeighbourTask)]
         known = read_object(file)
         for task in asked:
             if task.name in known:
                 task.remember(known[task.name])
-        next(iter(self.jobs.values())).settle_tasks()
+        ask_teacher(self.tasks, next(iter(self.lessons.values())), self.corpus)
         found = {task.name: task.found for task in asked if task.found is not None}
         if found and found != known:
             write_text(file, json.dumps(found))
@@ -121,28 +132,26 @@ class Bench:
     def forget(self) -> None:
         """Remove what a finished comparison needs no more: the untrained students of its checks.
 
-        Checkpoints in the same folder are those of a run, which may go on.
+        Checkpoints in the same folder are those of a run, which may be resumed.
         """
         place = self.folder / FOLDER
-        for each in self.jobs.values():
-            section, recipe = each.student_section, each.recipe
-            folders.remove(place / start_key(section, recipe.teachers, each.corpus, recipe.training.seed))
+        for each in self.prepared.values():
+            recipe = each.recipe
+            folders.remove(place / start_key(each.section, recipe.teachers, each.corpus, recipe.training.seed))
         if place.is_dir() and not any(place.iterdir()):
             place.rmdir()
 
-    def one(self, name: str, recipe: Recipe, place: Path) -> Job:
-        """The job of one training, in a folder of its own; it goes on where it was."""
+    def one(self, name: str, recipe: Recipe, place: Path) -> Prepared:
+        """What one training learns, in a folder of its own, with a student of its own seed."""
         recipe = recipe.model_copy(update={"output": str(place)})
-        job = self.jobs[name].changed(recipe, *_SHARED, "taught", "code")
-        job.resume = True
-        return job
+        return replace(self.prepared[name], recipe=recipe, start=later_start(recipe, self.corpus, self.teachers))
 
-    def holds_for(self, job: Job) -> list[str]:
+    def holds_for(self, one: Prepared) -> list[str]:
         """What results of a training hold for: its recipe, all that is shared, and the code of a method not ours."""
-        return [job.recipe.to_yaml(), self.identity, *([] if job.code is None else [job.code])]
+        return [one.recipe.to_yaml(), self.identity, *([] if one.code is None else [one.code])]
 
-    def known(self, file: Path, job: Job) -> dict[str, Any]:
-        """What a finished training left in `file`; empty where it is not finished, or its method's code is another now.
+    def known(self, file: Path, one: Prepared) -> dict[str, Any]:
+        """What a finished training left in `file`; empty if it is not finished, or its method's code is another now.
 
         Keys that do not decide the student (where things lie, how a teacher is asked) may have changed.
 
@@ -153,47 +162,47 @@ class Bench:
         if not found:
             return {}
         recipe, *holds_for = found.get("identity") or [""]
-        wanted = self.holds_for(job)
-        if holds_for[:1] != wanted[1:2] or (recipe != wanted[0] and _differs(recipe, job.recipe)):
-            raise self._refusal(job)
+        wanted = self.holds_for(one)
+        if holds_for[:1] != wanted[1:2] or (recipe != wanted[0] and _differs(recipe, one.recipe)):
+            raise self._refusal(one)
         return found if holds_for == wanted[1:] else {}
 
-    def _refusal(self, job: Job) -> DistilvecError:
+    def _refusal(self, one: Prepared) -> DistilvecError:
         return DistilvecError(
             "this comparison was begun with other data, another student, other steps or other tasks",
             where=str(self.folder),
             remedy="Choose another output (-o). Evaluation sets belong to a comparison: name all of them before "
-            f"it begins; `distilvec evaluate {job.output / 'student'}` judges what is there.",
+            f"it begins; `distilvec evaluate {one.output / 'student'}` judges what is there.",
         )
 
     def run(self, name: str, recipe: Recipe) -> Scores:
-        """The scores of one method and seed; read back where the run is finished."""
-        job = self.one(name, recipe, self.folder / "runs" / slug(name) / f"seed-{recipe.training.seed}")
-        file = job.output / "scores.json"
-        if known := self.known(file, job):
+        """The scores of one method and seed; read back if the run is finished."""
+        one = self.one(name, recipe, self.folder / "runs" / slug(name) / f"seed-{recipe.training.seed}")
+        file = one.output / "scores.json"
+        if known := self.known(file, one):
             return {task: Score.from_dict(score) for task, score in known["scores"].items()}
         try:
-            output_folder(job.recipe, resume=True)
+            output_folder(one.recipe, resume=(one.output / "recipe.yaml").is_file())
         except EnvironmentProblem:  # the folder cannot be written
             raise
         except DistilvecError as error:
-            raise self._refusal(job) from error
-        _begin_anew_with_other_code(job)
-        student, fitted = train_student(job)
-        ship_student(job, student, fitted.method, job.output / "student")
-        self._judge_baselines(job, fitted)
-        judged = self._judged({TRAINED: self._opened(job)})[TRAINED]
-        judged |= self._task_score(job) if supervises(job.recipe) else {}
+            raise self._refusal(one) from error
+        lessons = self.lessons[name]
+        trained = fit(one, lessons, resume=_resumes(one))
+        ship_student(one, lessons, trained, one.output / "student")
+        self._judge_baselines(one, lessons, trained)
+        judged = self._judged({TRAINED: self._opened(one)})[TRAINED]
+        judged |= self._task_score(one) if supervises(one.recipe) else {}
         scores = {task: score.to_dict(outputs=True) for task, score in judged.items()}
-        write_text(file, json.dumps({"identity": self.holds_for(job), "scores": scores}))
-        _forget(job.output)
+        write_text(file, json.dumps({"identity": self.holds_for(one), "scores": scores}))
+        _forget(one.output)
         shown = ", ".join(f"{task} {100 * score.value:.1f}" for task, score in judged.items())
         logger.info("%s, seed %d: %s", name, recipe.training.seed, shown)
         return judged
 
-    def _task_score(self, job: Job) -> Scores:
-        trusted = job.student_section.trust_remote_code
-        return task_score(job.recipe, Predictor.load(job.output / "student", trust_remote_code=trusted))
+    def _task_score(self, one: Prepared) -> Scores:
+        trusted = one.section.trust_remote_code
+        return task_score(one.recipe, Predictor.load(one.output / "student", trust_remote_code=trusted))
 
     def baselines(self) -> dict[str, list[Scores]]:
         """Teacher, untrained student and free baseline, one run each."""
@@ -207,31 +216,30 @@ class Bench:
 
     def _judged(self, models: Mapping[str, Any]) -> dict[str, Scores]:
         """Scores on the tasks that look at vectors; none where the recipe's task is all there is."""
-        tasks = self.job.tasks
-        return judge(models, tasks).scores if tasks else {model: {} for model in models}
+        return judge(models, self.tasks).scores if self.tasks else {model: {} for model in models}
 
-    def _opened(self, job: Job) -> Any:
+    def _opened(self, one: Prepared) -> Any:
         """A finished student."""
-        folder = job.output / "student"
-        if writes(job.recipe):
-            return open_shipped(job.recipe, folder)
-        return load_student(str(folder), trust_remote_code=job.student_section.trust_remote_code)
+        folder = one.output / "student"
+        if writes(one.recipe):
+            return open_shipped(one.recipe, folder)
+        return load_student(str(folder), trust_remote_code=one.section.trust_remote_code)
 
-    def _judge_baselines(self, job: Job, fitted: Fitted) -> None:
+    def _judge_baselines(self, one: Prepared, lessons: Lessons, trained: Trained) -> None:
         """Judge them once, with the first run's student before training."""
-        file = self.baseline_file
-        names = [task.name for task in job.tasks] + ([TASK] if supervises(job.recipe) else [])
+        file, recipe, first, fitted = self.baseline_file, one.recipe, lessons.first, trained.fitted
+        names = [task.name for task in self.tasks] + ([TASK] if supervises(recipe) else [])
         if read_object(file).get("tasks") == names:
             return
-        untrained = CachedEncoder(job.student())
+        untrained = CachedEncoder(one.start.open())
         models: dict[str, Any] = {}
-        teacher = None if job.first is None else job.first.teacher
-        if job.first is not None and teacher is not None:
-            encoder = job.first.encoder(job.corpus.modality)
-            if knows_tasks(job.first, encoder, self.job.tasks):
+        teacher = None if first is None else first.teacher
+        if first is not None and teacher is not None:
+            encoder = first.encoder(one.corpus.modality)
+            if knows_tasks(first, encoder, self.tasks):
                 models[teacher.card.name] = encoder
         models[UNTRAINED] = untrained
-        if fitted.free_map and not writes(job.recipe):
+        if fitted.free_map and not writes(recipe):
             models[FREE] = RidgeMapped(untrained, fitted.free_map[0])
         judged = self._judged(models)
         head = getattr(teacher, "head", None)
@@ -239,12 +247,12 @@ class Bench:
             teacher is not None
             and teacher.card.name in judged
             and head is not None
-            and supervises(job.recipe)
+            and supervises(recipe)
             and fitted.task is not None
             and fitted.task.head is not None
             and answers_alike(head, fitted.task.head, teacher.card.name)
         ):
-            judged[teacher.card.name] |= task_score(job.recipe, predictor_of(teacher, head))
+            judged[teacher.card.name] |= task_score(recipe, predictor_of(teacher, head))
         scores = {
             model: {task: score.to_dict(outputs=True) for task, score in by_task.items()}
             for model, by_task in judged.items()
@@ -259,29 +267,28 @@ class Bench:
         Raises:
             DivergedError: training fails at every rate.
         """
-        quality = self._quality(self.jobs[name])
-        recipe, qualities = self.jobs[name].recipe, dict[float, float | None]()
+        prepared, lessons = self.prepared[name], self.lessons[name]
+        quality = self._quality(prepared, lessons)
+        recipe, qualities = prepared.recipe, dict[float, float | None]()
         failure: DivergedError | None = None
-        job = self.jobs[name]
-        rows = rows_with_companions(job.corpus, job.corpus.train_rows, companions_of(job.needs, job.task, job.corpus))
-        items = len(rows[0])
+        companions = companions_of(prepared.needs, prepared.task(), self.corpus)
+        items = len(rows_with_companions(self.corpus, self.corpus.train_rows, companions)[0])
         for factor in FACTORS:
-            rate = float(f"{recipe.optimizer.lr * factor:.3g}")
-            candidate = changed(recipe, lr=rate, epochs=min(1.0, recipe.training.epochs), items=items)
-            job = self.one(name, candidate, self.folder / "tuning" / slug(name) / f"lr-{rate:g}")
-            identity = self.holds_for(job)
-            known = self.known(job.output / "agreement.json", job)
+            rate = float(f"{given(recipe.optimizer.lr, 'optimizer.lr') * factor:.3g}")
+            epochs = min(1.0, given(recipe.training.epochs, "training.epochs"))
+            candidate = changed(recipe, lr=rate, epochs=epochs, items=items)
+            one = self.one(name, candidate, self.folder / "tuning" / slug(name) / f"lr-{rate:g}")
+            known = self.known(one.output / "agreement.json", one)
             if not known:
-                output_folder(job.recipe, resume=True)
-                _begin_anew_with_other_code(job)
+                output_folder(one.recipe, resume=(one.output / "recipe.yaml").is_file())
                 try:
-                    student, _ = train_student(job)
-                    known = {"identity": identity, "value": quality(student)}
+                    trained = fit(one, lessons, resume=_resumes(one))
+                    known = {"identity": self.holds_for(one), "value": quality(trained.student)}
                 except DivergedError as error:
                     logger.warning("%s at a learning rate of %g: %s", name, rate, error)
-                    known, failure = {"identity": identity, "value": None}, error
-                write_text(job.output / "agreement.json", json.dumps(known))
-                _forget(job.output)
+                    known, failure = {"identity": self.holds_for(one), "value": None}, error
+                write_text(one.output / "agreement.json", json.dumps(known))
+                _forget(one.output)
             qualities[rate] = known["value"]
         self.tried[name] = qualities
         whole = {rate: value for rate, value in qualities.items() if value is not None}
@@ -289,30 +296,58 @@ class Bench:
             raise failure or DivergedError("training fails at every learning rate", where=name)
         return max(whole, key=lambda rate: whole[rate])
 
-    def _quality(self, job: Job) -> Callable[[Any], float]:
+    def _quality(self, prepared: Prepared, lessons: Lessons) -> Callable[[Any], float]:
         """What rates are chosen by, more is better: on held-out items, never on what is judged."""
         held = len(distinct_rows(self.tuned_on.keys, self.tuned_on.holdout_rows))
         if held < FEWEST_HELD_OUT:
-            beside = "" if self.tuned_on is job.corpus else " beside those that the methods are judged on"
+            beside = "" if self.tuned_on is self.corpus else " besides those that the methods are judged on"
             raise DistilvecError(
                 f"tuning needs at least {FEWEST_HELD_OUT} different held-out texts{beside}, there are {held}",
                 where="corpus.holdout",
                 remedy="Hold out a larger share, or name tasks." if beside else "Hold out a larger share.",
             )
-        if writes(job.recipe):
+        if writes(prepared.recipe):
             items = held_out_items(self.tuned_on, MEASURED)
             return lambda student: answer_metrics(student, items)["likelihood"]
-        texts, vectors = job.held_out(corpus=self.tuned_on)
+        texts, vectors = held_out(self.tuned_on, lessons.first)
         if vectors is None:
             raise DistilvecError("rates are tuned by agreement with a teacher, and there is none", where="--tune")
         return lambda student: float(agreement(vectors, CachedEncoder(student)(texts))["similarity_spearman"])
 
 
-def made_of_held_out(job: Job) -> bool:
+def made_of_held_out(recipe: Recipe, named: Sequence[JudgingTask]) -> bool:
     """Whether the methods are judged on tasks that are made of the corpus' held-out items."""
-    task = job.recipe.task
+    task = recipe.task
     tested = task is not None and task.writes and task.test is not None
-    return not job.named_tasks and not supervises(job.recipe) and not tested
+    return not named and not supervises(recipe) and not tested
+
+
+def compared_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) -> list[JudgingTask]:
+    """What methods are judged by: as a run's students, and by the teacher's neighbours where nothing else is there."""
+    if supervises(recipe) and not named:
+        return []
+    tasks = judging_tasks(recipe, corpus, named)
+    texts = corpus.texts(sampled_rows(distinct_rows(corpus.keys, corpus.holdout_rows), MOST_NEIGHBOURS))
+    models = recipe.teachers and all(each.vectors is None for each in recipe.teachers)
+    if tasks or writes(recipe) or not models or corpus.modality != "text" or len(texts) < FEWEST_HELD_OUT:
+        return tasks
+    logger.info("the corpus has no labels or pairs: methods are judged by the teacher's neighbours of held-out texts")
+    return [NeighbourTask("neighbours", texts)]
+
+
+def _nothing_to_judge_on(corpus: Corpus, *, halved: bool) -> DistilvecError:
+    if not halved:
+        return DistilvecError(
+            "there is nothing to judge the methods on",
+            where="judging.tasks",
+            remedy="Name tasks in the recipe, or hold out more texts for the teacher's neighbours (corpus.holdout).",
+        )
+    return DistilvecError(
+        f"one half of the {len(corpus.holdout_rows)} held-out items chooses rates, and the other is too small to judge "
+        "on",
+        where="corpus.holdout",
+        remedy="Hold out a larger share, name tasks, or leave --tune out.",
+    )
 
 
 def _differs(saved: str, recipe: Recipe) -> bool:
@@ -323,10 +358,10 @@ def _differs(saved: str, recipe: Recipe) -> bool:
         return True
 
 
-def _begin_anew_with_other_code(job: Job) -> None:
-    """Where the checkpoints are of what a method that is not ours was before, they are not gone on from."""
-    newest = newest_checkpoint(job.output / "checkpoints")
-    job.resume = newest is None or not other_code(known_data(newest), {"method": job.code})
+def _resumes(one: Prepared) -> bool:
+    """Whether a training continues: not from checkpoints of what a method that is not ours was before."""
+    newest = newest_checkpoint(one.output / "checkpoints")
+    return newest is None or not other_code(read_state(newest).data, {"method": one.code})
 
 
 def _forget(place: Path) -> None:

@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.corpus.key_set import distinct_rows
 from distilvec.errors import DistilvecError, nearest
-from distilvec.flow.job import Job
 from distilvec.flow.judge import FEWEST_HELD_OUT, task_examples
-from distilvec.flow.score import STORAGE, open_scorer, without_scores
+from distilvec.flow.score import STORAGE, QueryDocuments, open_scorer, without_scores
 from distilvec.flow.writing import METRICS, read_items, writes
 from distilvec.judging import NeighbourTask, agreement
 from distilvec.judging.verdict import too_few
 from distilvec.methods.base import Method
 from distilvec.methods.table import resolve
+from distilvec.modules.invariance import warn_of_batches
 from distilvec.modules.pipeline import default_prompt, side_prompt
+from distilvec.modules.promised_tokens import ENDS_BARE, ends_bare
 from distilvec.recipe import Recipe, TeacherSection
 from distilvec.scorers.score_file import TableScorer
 from distilvec.store import SignalStore
 from distilvec.tasks.scores import metric_names
 from distilvec.tasks.table import build_task
-from distilvec.training.arguments import training_arguments
-from distilvec.training.distributed import launched
 from distilvec.training.fit import check_training, companions_of
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.corpus import Corpus
+    from distilvec.flow.prepare import Prepared
+    from distilvec.judging.tasks import JudgingTask
 
 logger = logging.getLogger(__name__)
 #: Methods that learn nothing from a query with one document.
 ORDERS = ("margin_mse", "score_kl")
 
 
-def check_job(job: Job) -> None:
-    """See that a job can be done, as far as its recipe, its corpus, its untrained student and its teachers tell.
+def check(prepared: Prepared, student: SentenceTransformer) -> None:
+    """Check that a run can be done, as far as recipe, corpus, untrained student and teachers tell.
 
     Raises:
         DistilvecError: the corpus' labels are of another kind than the task, a teacher's store is another teacher's,
@@ -42,40 +50,39 @@ def check_job(job: Job) -> None:
             teachers, or training would refuse its arguments.
         DataError: a labelled file of the task that is not there, has no usable row, or a label that the corpus lacks.
     """
-    recipe, corpus = job.recipe, job.corpus
+    recipe, corpus, needs = prepared.recipe, prepared.corpus, prepared.needs
     if writes(recipe):
-        _ = job.tasks
         if recipe.task is not None and recipe.task.validation:
             read_items(recipe, recipe.task.validation)
     elif recipe.task is not None:
-        _check_task_files(job)
-    _check_stores(job)
-    measured = _measured(job)
+        _check_task_files(recipe, corpus)
+    _check_stores(prepared)
+    measured = _measured(prepared)
     if recipe.training.best is not None:
         _check_best(recipe.training.best.removeprefix("eval_"), measured)
-    _check_truth(job)
-    if job.needs.scores:
-        check_scorers(job)
-        _check_negatives(job)
-    if not job.needs.sentence and recipe.student is not None and recipe.student.space == "teacher":
+    _check_truth(recipe, prepared.tasks)
+    if needs.scores:
+        check_scorers(recipe, corpus)
+        _check_negatives(recipe, corpus)
+    if not needs.sentence and prepared.section.space == "teacher":
         raise DistilvecError(
             f"with these options {recipe.method.name} has no map into the teacher's space",
             where="student.space",
             remedy="Use space: own, or give the term of the sentence vectors a weight.",
         )
     blind = recipe.training.evaluate_every is not None and not measured
-    rows, _ = rows_with_companions(corpus, corpus.train_rows, companions_of(job.needs, job.task, corpus))
-    live = not job.combines and any(section.live for section in recipe.teachers)
+    rows, _ = rows_with_companions(corpus, corpus.train_rows, companions_of(needs, prepared.task(), corpus))
+    live = prepared.teachers.combined is None and any(section.live for section in recipe.teachers)
     check_training(rows, corpus, recipe.training, recipe.optimizer, blind=blind, live=live)
-    if launched()[1] == 1:  # of several processes, making them joins the others
-        training_arguments(recipe.training, recipe.optimizer, job.output / "checkpoints", len(rows))
     if not writes(recipe):
-        _tell_prompts(job)
+        _warn(student, corpus)
 
 
-def _tell_prompts(job: Job) -> None:
-    """Say where a student would be judged, and used, with words before its texts that it is not trained with."""
-    student = job.looked_at()
+def _warn(student: SentenceTransformer, corpus: Corpus) -> None:
+    """Warn of a student that depends on its batch, pools a word piece, or has prompts that it is not trained with."""
+    warn_of_batches(student, "student")
+    if corpus.modality == "text" and ends_bare(student):
+        logger.warning("student: %s", ENDS_BARE)
     plain = default_prompt(student)
     others = {prompt for side in ("query", "document") if (prompt := side_prompt(student, side)) != plain}
     if others:
@@ -86,12 +93,12 @@ def _tell_prompts(job: Job) -> None:
         )
 
 
-def _check_truth(job: Job) -> None:
-    """See that there is a teacher to say what is right in tasks whose truth is a teacher's own search."""
-    asked = [task.name for task in job.tasks if isinstance(task, NeighbourTask) and task.teacher is None]
-    if not asked or (job.recipe.teachers and all(each.vectors is None for each in _judge_of(job.recipe))):
+def _check_truth(recipe: Recipe, tasks: Sequence[JudgingTask]) -> None:
+    """Check that there is a teacher to say what is right in tasks whose truth is a teacher's own search."""
+    asked = [task.name for task in tasks if isinstance(task, NeighbourTask) and task.teacher is None]
+    if not asked or (recipe.teachers and all(each.vectors is None for each in _judge_of(recipe))):
         return
-    what = "the teacher is a file of vectors" if job.recipe.teachers else "there is no teacher"
+    what = "the teacher is a file of vectors" if recipe.teachers else "there is no teacher"
     raise DistilvecError(
         f"the teacher's nearest neighbours are what should be found here, and {what}",
         where=f"task {asked[0]}",
@@ -99,16 +106,16 @@ def _check_truth(job: Job) -> None:
     )
 
 
-def _check_stores(job: Job) -> None:
-    """See that no store of a teacher's name is another teacher's, or of another shape."""
-    for section, teacher in zip(job.recipe.teachers, job.teachers, strict=True):
-        folder = job.place / "stores" / section.name
+def _check_stores(prepared: Prepared) -> None:
+    """Check that no store of a teacher's name is another teacher's, or of another shape."""
+    for section, teacher in zip(prepared.recipe.teachers, prepared.teachers.each, strict=True):
+        folder = prepared.place / "stores" / section.name
         if (folder / "store.json").exists():
             SignalStore.create(folder, teacher.card, teacher.card.width, section.storage)
 
 
-def check_scorers(job: Job) -> None:
-    """See, before teachers are asked (and paid), that the scorers can be.
+def check_scorers(recipe: Recipe, corpus: Corpus) -> None:
+    """Check, before teachers are asked (and paid), that the scorers can be.
 
     A model is opened for a moment: its weights would lie beside the teacher's in memory while that one teaches.
 
@@ -116,13 +123,13 @@ def check_scorers(job: Job) -> None:
         DistilvecError: the corpus has single texts, a scorer cannot be had, or its store is another scorer's.
         DataError: a table has no score for any of the corpus' pairs.
     """
-    if not job.recipe.scorers:
+    if not recipe.scorers:
         return
-    pairs, stores = job.pairs, job.place / "stores"
-    models = any(section.model is not None for section in job.recipe.scorers)
-    for number, section in enumerate(job.recipe.scorers):
+    pairs, stores = QueryDocuments.of(corpus), recipe.place / "stores"
+    models = any(section.model is not None for section in recipe.scorers)
+    for section in recipe.scorers:
         # One after the other, off the teacher's device.
-        scorer = open_scorer(section.model_copy(update={"device": "cpu"})) if models else job.scorers[number]
+        scorer = open_scorer(section.model_copy(update={"device": "cpu"}) if models else section)
         if isinstance(scorer, TableScorer) and len(pairs) and not scorer.knows(pairs.keys).any():
             raise without_scores(section, len(pairs))
         if (stores / section.name / "store.json").exists():
@@ -132,10 +139,10 @@ def check_scorers(job: Job) -> None:
             gc.collect()  # a model is held by what reads with it
 
 
-def _check_negatives(job: Job) -> None:
-    """See that some query has two documents: of one alone there is no margin and no order to learn."""
-    beside, queries = job.recipe.method.beside or {}, job.pairs.queries
-    named = [name for name in (job.recipe.method.name, beside.get("name")) if name in ORDERS]
+def _check_negatives(recipe: Recipe, corpus: Corpus) -> None:
+    """Check that some query has two documents: of one alone there is no margin and no order to learn."""
+    beside, queries = recipe.method.beside or {}, QueryDocuments.of(corpus).queries
+    named = [name for name in (recipe.method.name, beside.get("name")) if name in ORDERS]
     if not named or len(np.unique(queries)) < len(queries):
         return
     raise DistilvecError(
@@ -150,8 +157,7 @@ def _judge_of(recipe: Recipe) -> list[TeacherSection]:
     return recipe.teachers if recipe.combine != "separate" else recipe.teachers[:1]
 
 
-def _check_task_files(job: Job) -> None:
-    recipe, corpus = job.recipe, job.corpus
+def _check_task_files(recipe: Recipe, corpus: Corpus) -> None:
     assert recipe.task is not None
     head = build_task(recipe.task, 1, corpus.labels, corpus.label_names).head
     assert head is not None
@@ -166,23 +172,30 @@ def _check_task_files(job: Job) -> None:
             task_examples(recipe, file).targets(head)
 
 
+def warn_of_few(prepared: Prepared) -> None:
+    """Warn if too few items are held out to compare student and teacher, unless none are on purpose."""
+    few, section = too_few_held_out(prepared), prepared.recipe.corpus
+    if few and section is not None and section.holdout != 0:
+        logger.warning("%s. Raise corpus.holdout.", few)
+
+
 def compares(recipe: Recipe) -> bool:
     """Whether a run of this recipe is to compare student and teacher on held-out items."""
     return bool(recipe.teachers) and recipe.judging.agreement and not writes(recipe)
 
 
-def too_few_held_out(job: Job) -> str | None:
-    """Why a run cannot compare student and teacher although it is to; None where it can."""
-    held = _held_out_vectors(job) if compares(job.recipe) else FEWEST_HELD_OUT
+def too_few_held_out(prepared: Prepared) -> str | None:
+    """Say why a run cannot compare student and teacher although it is to; None if it can."""
+    held = _held_out_vectors(prepared) if compares(prepared.recipe) else FEWEST_HELD_OUT
     return too_few(held) if held < FEWEST_HELD_OUT else None
 
 
-def _measured(job: Job) -> list[str]:
-    """Names of what can be measured while training."""
-    recipe = job.recipe
+def _measured(prepared: Prepared) -> list[str]:
+    """List what can be measured while training."""
+    recipe = prepared.recipe
     known: list[str] = []
-    if recipe.teachers and not writes(recipe) and _held_out_vectors(job) >= FEWEST_HELD_OUT:
-        alone = len(recipe.teachers) == 1 or job.combines  # a student has no map into the spaces of several
+    if recipe.teachers and not writes(recipe) and _held_out_vectors(prepared) >= FEWEST_HELD_OUT:
+        alone = len(prepared.teachers.met) == 1  # a student has no map into the spaces of several
         mapped = alone and resolve(recipe.method.name).teacher_map is not Method.teacher_map
         probe = np.eye(4)
         found = agreement(probe, probe, probe if mapped else None)
@@ -193,11 +206,11 @@ def _measured(job: Job) -> list[str]:
     return known
 
 
-def _held_out_vectors(job: Job) -> int:
-    """How many different held-out items the first teacher has, or will have, a vector for."""
-    corpus, teacher = job.corpus, job.teachers[0]
+def _held_out_vectors(prepared: Prepared) -> int:
+    """Count the different held-out items that the first teacher has, or will have, a vector for."""
+    corpus, teacher = prepared.corpus, prepared.teachers.first
     rows = np.asarray(corpus.holdout_rows)
-    if teacher.card.kind == "vectors" and not job.combines:
+    if teacher.card.kind == "vectors" and prepared.teachers.combined is None:
         rows = rows[teacher.has(corpus.teacher_texts(rows))]
     return len(distinct_rows(corpus.keys, rows))
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from distilvec.errors import DistilvecError, nearest
 from distilvec.files import alone_in, read_object, whole, write_text
 from distilvec.flow.bench import Bench, Scores, made_of_held_out
-from distilvec.flow.job import Job
-from distilvec.flow.judge import supervises
+from distilvec.flow.defaults import with_defaults
 from distilvec.flow.pin import SAVED, pin
+from distilvec.flow.prepare import named_tasks, open_corpus, open_teachers, require
 from distilvec.flow.variants import Spec, changed, row_of, slug, variants_of
 from distilvec.flow.writing import writes
 from distilvec.folders import claim
@@ -122,38 +122,32 @@ def compare(
             f"the last seed would be {last:,}, and seeds are below {MOST_SEEDS:,}", where="training.seed"
         )
     for variant in variants.values():
-        Job(variant).require("compare")
+        require(variant, "compare")
     pinned = Path(recipe.output) / "baselines" / SAVED
     recipe = pin(recipe, pinned)
-    job, variants = Job(recipe), variants_of(recipe, methods)
+    if recipe.method.is_open:  # the settings of a comparison do not follow one of its methods
+        recipe = recipe.model_copy(update={"method": variants[first].method})
+    named = named_tasks(recipe)
+    corpus = open_corpus(recipe)
+    recipe = with_defaults(recipe, corpus)
+    variants = variants_of(recipe, methods)
     with alone_in(claim(recipe.output)):
         write_text(pinned, recipe.to_yaml())  # seeds that are added later take the same models and data
-        return _compared(job, variants, first, seeds, tune)
+        bench = Bench(recipe, variants, corpus, open_teachers(recipe, corpus), named, tune=tune)
+        return _compared(bench, first, seeds, tune, of_held_out=made_of_held_out(recipe, named))
 
 
-def _compared(job: Job, variants: Mapping[str, Recipe], first: str, seeds: int, tune: bool) -> Comparison:
+def _compared(bench: Bench, first: str, seeds: int, tune: bool, *, of_held_out: bool) -> Comparison:
     """Train and judge all of them, in a folder that is held; `first` is what the others are compared with."""
-    recipe = job.recipe
-    _ = job.named_tasks
-    if supervises(recipe) and not job.named_tasks:
-        job.tasks = []
-    if not job.tasks and not supervises(recipe):
-        raise DistilvecError(
-            "there is nothing to judge the methods on",
-            where="judging.tasks",
-            remedy="Name tasks in the recipe; one of kind neighbours needs no labels.",
-        )
-    bench = Bench(job, variants, tune=tune)
+    recipe, variants = bench.recipe, bench.variants
     bench.check()
-    for each in bench.jobs.values():
-        _ = each.taught
-    bench.settle()
+    bench.teach()
     rates = {name: bench.tuned_rate(name) for name in variants} if tune else {}
     results: dict[str, list[Scores]] = {name: [] for name in variants}
     for seed in range(recipe.training.seed, recipe.training.seed + seeds):
         for name, variant in variants.items():
             results[name].append(bench.run(name, changed(variant, seed=seed, lr=rates.get(name))))
-    baselines, notes = bench.baselines(), _notes(job, seeds, rates)
+    baselines, notes = bench.baselines(), _notes(recipe, seeds, rates, of_held_out)
     notes += _kept_options(recipe, variants) + [
         f"{name}: the best rate, {rates[name]:g}, is the {'largest' if rates[name] == max(tried) else 'smallest'} that "
         "was tried; a better one may lie beyond it."
@@ -172,10 +166,9 @@ def _compared(job: Job, variants: Mapping[str, Recipe], first: str, seeds: int, 
     return comparison
 
 
-def _notes(job: Job, seeds: int, rates: Mapping[str, float]) -> list[str]:
-    recipe = job.recipe
-    steps = recipe.training.arguments.get("max_steps", 0)
-    length = f"{steps:,} steps" if steps > 0 else f"{recipe.training.epochs:g} epochs"
+def _notes(recipe: Recipe, seeds: int, rates: Mapping[str, float], of_held_out: bool) -> list[str]:
+    steps = recipe.training.max_steps
+    length = f"{steps:,} steps" if steps else f"{recipe.training.epochs:g} epochs"
     length += f", batches of {recipe.training.batch_size}"
     notes = [
         f"{seeds} seed(s) per method, {length}; ± is the standard deviation over seeds, intervals are over test items"
@@ -187,7 +180,7 @@ def _notes(job: Job, seeds: int, rates: Mapping[str, float]) -> list[str]:
         notes.append(f"Learning rates chosen on {by} after one epoch, or all of a shorter training: {shown}.")
     else:
         notes.append("Learning rates as the recipe says, not tuned per method.")
-    if made_of_held_out(job):
+    if of_held_out:
         half = ", the half that no rate was chosen on" if rates else ""
         notes.append(f"Tasks were made of the corpus' held-out items{half}.")
     return notes

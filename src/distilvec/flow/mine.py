@@ -18,9 +18,10 @@ import torch
 from distilvec import folders
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DataError, DistilvecError, Interrupted
-from distilvec.files import whole, write_text
-from distilvec.flow.job import Job
+from distilvec.files import locked, whole, write_text
+from distilvec.flow.lessons import fill_stores
 from distilvec.flow.pin import pin
+from distilvec.flow.prepare import open_corpus, open_teachers, require
 from distilvec.folders import claim
 from distilvec.interruption import StopSignals
 from distilvec.mining.choosing import Chooser, Chosen, grouped
@@ -28,9 +29,9 @@ from distilvec.mining.nearest import DOCUMENTS, nearest
 from distilvec.mining.outcome import PAGE, SUMMARY, Mined
 from distilvec.mining.sides import Pairs, Side
 from distilvec.mining.writing import PairsWriter, Texts
-from distilvec.recipe import Recipe
+from distilvec.recipe import Recipe, given
 from distilvec.store import SignalStore
-from distilvec.store.files import locked
+from distilvec.teachers import Teacher
 from distilvec.teachers.cards import fingerprint
 from distilvec.training import Ticker
 
@@ -49,31 +50,32 @@ def mine_recipe(recipe: Recipe) -> Mined:
             raises.
         Interrupted: Ctrl-C or SIGTERM; the blocks that are done are kept.
     """
-    Job(recipe).require("mine")
-    folder = claim(Job(recipe).output)
+    require(recipe, "mine")
+    folder = claim(recipe.output)
     work = folder / "mining"
     with locked(folder / "mining.lock", wait=False) as alone:
         if not alone:
             raise DistilvecError("another process is mining in this folder", where=str(folder), remedy="Wait for it.")
         recipe = pin(recipe, folder / SAVED, mining=True)
-        job = Job(recipe.model_copy(update={"teachers": recipe.teachers[:1]}))
+        recipe = recipe.model_copy(update={"teachers": recipe.teachers[:1]})
         write_text(folder / SAVED, recipe.to_yaml())
-        corpus, further = job.corpus, further_documents(job, work)
+        corpus, further = open_corpus(recipe), further_documents(recipe, work)
         if corpus.groups is None:
             raise _single_texts()
-        store = job.teach(vectors_only=True)[0].store
+        teachers = open_teachers(recipe, corpus)
+        store = fill_stores(recipe, corpus, teachers)[0].store
         if further is not None:
-            store = job.on(further).teach(vectors_only=True)[0].store
-        columns = list(job.corpus_section.text)
+            store = fill_stores(recipe, further, teachers)[0].store
+        columns = text_columns(recipe)
         names = (f"negative_{number}" for number in itertools.count(1))
         columns += itertools.islice((name for name in names if name not in columns), recipe.mining.negatives)
-        result = Mined(folder, columns, job.teachers[0].card.name, _digest(job, further))
+        result = Mined(folder, columns, teachers.first.card.name, _digest(recipe, corpus, further, teachers.first))
         known = Mined.read(folder) if (folder / SUMMARY).is_file() and result.file.is_file() else None
         if known is not None and known.digest == result.digest:
             logger.info("%s is mined already, by an equal call", result.file)
             result = known
         else:
-            _mine(job, corpus, further, store, work, result)
+            _mine(recipe, (corpus, further), store, work, result)
             write_text(folder / PAGE, result.page())
             write_text(folder / SUMMARY, result.to_json())
         for each in (work / "documents", work):
@@ -81,9 +83,14 @@ def mine_recipe(recipe: Recipe) -> Mined:
     return result
 
 
-def further_documents(job: Job, work: Path) -> Corpus | None:
-    """The documents that are searched beside the corpus' own, prepared in a folder; None where there are none."""
-    section = job.recipe.mining.documents
+def text_columns(recipe: Recipe) -> list[str]:
+    """The columns of the corpus' texts."""
+    return list(given(recipe.corpus, "corpus").text)
+
+
+def further_documents(recipe: Recipe, work: Path) -> Corpus | None:
+    """Prepare the documents that are searched besides the corpus' own, in a folder; None without any."""
+    section = recipe.mining.documents
     if section is None:
         return None
     return read_corpus(
@@ -91,16 +98,16 @@ def further_documents(job: Job, work: Path) -> Corpus | None:
     )
 
 
-def _digest(job: Job, further: Corpus | None) -> str:
-    """Of all that decides which negatives are found."""
+def _digest(recipe: Recipe, corpus: Corpus, further: Corpus | None, teacher: Teacher) -> str:
+    """Hash all that decides which negatives are found."""
     return fingerprint(
-        job.corpus.fingerprint,
-        [len(job.corpus.train_rows), len(job.corpus.holdout_rows), *_on_neither_side(job.corpus)],
+        corpus.fingerprint,
+        [len(corpus.train_rows), len(corpus.holdout_rows), *_on_neither_side(corpus)],
         None if further is None else further.fingerprint,
-        job.teachers[0].card.fingerprint,
-        [job.recipe.teachers[0].storage, job.recipe.training.seed, QUERIES, DOCUMENTS],
-        job.recipe.mining.model_dump(mode="json", exclude={"documents"}),
-        list(job.corpus_section.text),
+        teacher.card.fingerprint,
+        [recipe.teachers[0].storage, recipe.training.seed, QUERIES, DOCUMENTS],
+        recipe.mining.model_dump(mode="json", exclude={"documents"}),
+        text_columns(recipe),
     )
 
 
@@ -119,15 +126,14 @@ class SearchCost(NamedTuple):
     seconds: float
 
 
-def mining_cost(job: Job, further: Corpus | None) -> SearchCost:
-    """Of a job's mining once the vectors are there; the rate is that of a matrix product here and now."""
-    corpus = job.corpus
+def mining_cost(corpus: Corpus, further: Corpus | None, width: int) -> SearchCost:
+    """Estimate mining once the vectors of that width are there; the rate is that of a matrix product here and now."""
     if corpus.groups is None:
         raise _single_texts()
     roles = np.asarray(corpus.roles)
     queries, documents = int((roles == 0).sum()), int((roles != 0).sum()) + (0 if further is None else len(further))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    one, other = (torch.rand(size, job.teachers[0].card.width, device=device) for size in (1024, DOCUMENTS))
+    one, other = (torch.rand(size, width, device=device) for size in (1024, DOCUMENTS))
     float((one @ one.T).sum())  # a GPU loads what multiplies at the first product
     begun = time.perf_counter()
     float((one @ other.T).sum())
@@ -144,9 +150,12 @@ def _single_texts() -> DistilvecError:
     )
 
 
-def _mine(job: Job, corpus: Corpus, further: Corpus | None, store: SignalStore, work: Path, result: Mined) -> None:
+def _mine(
+    recipe: Recipe, searched: tuple[Corpus, Corpus | None], store: SignalStore, work: Path, result: Mined
+) -> None:
     """Search and choose block by block, then write the file."""
     begun = time.monotonic()
+    corpus, further = searched
     sides = [Side(corpus, store, np.asarray(corpus.train_rows), further)]
     if len(corpus.holdout_rows):
         sides.append(Side(corpus, store, np.asarray(corpus.holdout_rows), None))
@@ -159,7 +168,7 @@ def _mine(job: Job, corpus: Corpus, further: Corpus | None, store: SignalStore, 
     result.shared += len(neither.anchors)
     # Kept blocks have documents by number, and these go by the order of the store's rows.
     blocks = fingerprint(result.digest, *(side.digest for side in sides))
-    names = [_block(number, start) for number, side in enumerate(sides) for start, _ in _parts(job, side)]
+    names = [_block(number, start) for number, side in enumerate(sides) for start, _ in _parts(recipe, side)]
     folders.update(work, {blocks: [f"{blocks}/{name}" for name in names]})
     work = work / blocks
     if result.unknown + result.shared == result.pairs:
@@ -168,9 +177,9 @@ def _mine(job: Job, corpus: Corpus, further: Corpus | None, store: SignalStore, 
     total = sum(len(side.asked) for side in sides)
     texts = Texts(corpus, further)
     with StopSignals() as signals, whole(result.file) as temporary, temporary.open("w", encoding="utf-8") as out:
-        writer = PairsWriter(out, texts, result, total, len(job.corpus_section.text) - 2)
+        writer = PairsWriter(out, texts, result, total, len(text_columns(recipe)) - 2)
         for number, side in enumerate(sides):
-            for start, asked, negatives in _blocks(job, side, number, work, signals, ticker, (done, total)):
+            for start, asked, negatives in _blocks(recipe, side, number, work, signals, ticker, (done, total)):
                 writer.block(side, side.asked[start : start + len(asked)], negatives)
             done += len(side.asked)
             writer.rest(side, np.flatnonzero(~side.known))
@@ -180,20 +189,20 @@ def _mine(job: Job, corpus: Corpus, further: Corpus | None, store: SignalStore, 
 
 
 def _blocks(
-    job: Job, side: Side, number: int, work: Path, signals: StopSignals, ticker: Ticker, so_far: tuple[int, int]
+    recipe: Recipe, side: Side, number: int, work: Path, signals: StopSignals, ticker: Ticker, so_far: tuple[int, int]
 ) -> Iterator[tuple[int, np.ndarray, Chosen]]:
     """Start, queries and negatives of every block of a side, from the work folder where it is there already.
 
     Raises:
         Interrupted: a signal came.
     """
-    chooser = Chooser(side.documents, job.recipe.mining)
+    chooser = Chooser(side.documents, recipe.mining)
     before, total = so_far
-    for start, chosen in _parts(job, side):
+    for start, chosen in _parts(recipe, side):
         file = work / _block(number, start)
         negatives = _kept(file)
         if negatives is None:
-            draw = np.random.default_rng([job.recipe.training.seed, number, start])
+            draw = np.random.default_rng([recipe.training.seed, number, start])
 
             def told(queries: int, start: int = start) -> None:
                 ticker(before + start + queries, total)
@@ -212,9 +221,9 @@ def _blocks(
         yield start, chosen, negatives
 
 
-def _parts(job: Job, side: Side) -> Iterator[tuple[int, np.ndarray]]:
+def _parts(recipe: Recipe, side: Side) -> Iterator[tuple[int, np.ndarray]]:
     """Start and queries of every block of a side."""
-    size = max(64, min(QUERIES, _NEIGHBOURS // job.recipe.mining.ranks[1]))
+    size = max(64, min(QUERIES, _NEIGHBOURS // recipe.mining.ranks[1]))
     for start in range(0, len(side.asked), size):
         yield start, side.asked[start : start + size]
 

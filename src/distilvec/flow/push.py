@@ -6,6 +6,7 @@ from pathlib import Path
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.folders import holds_student
+from distilvec.system_errors import REMEDIES, number_of, system_problem
 
 #: What a repository of a student never needs.
 LEFT_OUT = [".distilvec*", "*/.distilvec*", "checkpoint-*", "optimizer.pt", "rng_state*.pth", "report/*"]
@@ -52,14 +53,27 @@ def push(
             "the Hub is switched off", where="HF_HUB_OFFLINE", remedy="Unset this environment variable."
         ) from error
     except HfHubHTTPError as error:
+        status = error.response.status_code
+        does = "has a fault" if status >= 500 else "refuses"
         raise EnvironmentProblem(
-            f"the Hub refuses ({str(error).splitlines()[0]})",
-            where=repository,
-            remedy="Log in with `hf auth login`, with a token that may write there.",
+            f"the Hub {does} (HTTP {status}: {str(error).splitlines()[0]})", where=repository, remedy=_remedy(status)
         ) from error
     except Exception as error:  # of whatever client the hub's package uses in its version
+        if number_of(error) in REMEDIES:
+            raise system_problem(error, "the student cannot be read", student) from error
         raise EnvironmentProblem(f"the Hub cannot be reached ({error})", where=repository) from error
     return str(where)
+
+
+def _remedy(status: int) -> str:
+    """What to do about an answer of the Hub."""
+    if status in (401, 403):
+        return "Log in with `hf auth login`, with a token that may write there."
+    if status == 404:
+        return "Check the name: is there such an organisation, and may your token see it?"
+    if status in (408, 409, 412, 429) or status >= 500:
+        return "Nothing is wrong here: start the same command again in some minutes."
+    return "Check the name, and the folder that is pushed."
 
 
 def _student(folder: Path) -> Path:

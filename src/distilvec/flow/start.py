@@ -22,7 +22,7 @@ from distilvec.files import temporary, writing
 from distilvec.modules.aggregation import set_aggregation
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import PoolingChoice, limit_length
-from distilvec.recipe import StudentSection, TeacherSection
+from distilvec.recipe import StudentSection, TeacherSection, given
 from distilvec.recipe.places import at_revision, or_a_teacher
 from distilvec.students import Seen, fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
 from distilvec.students.fresh import FRESH_LENGTH
@@ -110,7 +110,8 @@ def start_key(section: StudentSection, teachers: Sequence[TeacherSection], corpu
     for name in _sources(section):
         teacher = named.get(name)
         folder = Path(str(teacher.model) if teacher else name).expanduser()
-        files = [file for file in folder.rglob("*") if file.suffix in (".safetensors", ".json", ".txt", ".model")]
+        suffixes = (".safetensors", ".json", ".txt", ".model")
+        files = [file for file in folder.rglob("*") if file.suffix in suffixes and file.is_file()]
         called = str(teacher.address) if teacher else str(folder)
         sources.append([teacher.pooling if teacher else None, called, hash_files(folder, sorted(files))])
     made_of = section.model_dump(mode="json", exclude=_LATER)
@@ -121,7 +122,7 @@ def start_key(section: StudentSection, teachers: Sequence[TeacherSection], corpu
 def _sources(section: StudentSection) -> Iterator[str]:
     """Teachers, folders or hub ids that the student is made of."""
     if section.shrink is not None:
-        yield section.shrink.of
+        yield given(section.shrink.of, "student.shrink.of")
     if section.static is not None:
         yield section.static.of
     if section.fresh is not None:
@@ -131,7 +132,7 @@ def _sources(section: StudentSection) -> Iterator[str]:
 def _keep(student: SentenceTransformer, folder: Path) -> None:
     """Write it whole or not at all; of several processes that make the same one, the first wins. Others go."""
     try:
-        with writing("untrained student", folder, "Make room or choose another output."):
+        with writing("untrained student", folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             with temporary(folder.parent) as partial:
                 student.save_pretrained(str(partial), create_model_card=False)
@@ -213,10 +214,10 @@ def make_student(
             trust_remote_code=section.trust_remote_code,
         )
     elif section.shrink is not None:
-        cut = section.shrink
-        sizes = cut.model_dump(exclude={"of"})
+        cut, of = section.shrink, given(section.shrink.of, "student.shrink.of")
+        sizes = cut.model_dump(exclude={"of", "parameters"})
         fitted = any(sizes[name] for name in ("vocabulary", "embedding", "inner", "heads", "width"))
-        model = seen.get(("model", cut.of, section.pooling, section.revision), lambda: source(cut.of))
+        model = seen.get(("model", of, section.pooling, section.revision), lambda: source(of))
         student, _ = shrink(model, **sizes, texts=texts if fitted else None, seen=seen)
     elif section.fresh is not None:
         size = section.fresh

@@ -13,10 +13,8 @@ from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.methods.own import path_of
 from distilvec.methods.table import available, called, resolve
-from distilvec.recipe import Recipe, given
+from distilvec.recipe import AutoSection, Recipe, StudentSection
 from distilvec.recipe.sections import NAME
-from distilvec.recipe.training_keys import FOLLOWING
-from distilvec.training.arguments import steps_in_all, steps_per_epoch
 
 #: What is compared: "name", "name:key=value,key=value", a class derived from `Method`, or a dictionary with one of
 #: these as `name`, options, and perhaps a `label`.
@@ -69,9 +67,9 @@ def variants_of(recipe: Recipe, methods: Spec | Sequence[Spec]) -> dict[str, Rec
         own = recipe.method.options if row.name == recipe.method.name else {}
         data["method"] = {"matryoshka": recipe.method.matryoshka, **own, "name": row.name, **row.options}
         data["cache"] = str(recipe.place)
-        student = given(recipe.student, "student")
-        data["student"]["router"] = False
-        if student.space == resolve(recipe.method.name).implied_space:
+        student = recipe.student or StudentSection(auto=AutoSection())
+        data["student"] = student.model_dump() | {"router": False}
+        if recipe.method.is_open or student.space == resolve(recipe.method.name).implied_space:
             data["student"]["space"] = None  # each method ships as it implies
         for key, value in row.changes.items():
             section = data
@@ -179,13 +177,11 @@ def changed(
     training: dict[str, Any] = {} if seed is None else {"seed": seed}
     if epochs is not None:
         training |= {"epochs": epochs, "evaluate_every": None, "best": None, "patience": None}
-        given = recipe.training.arguments
-        if (steps := given.get("max_steps", 0)) > 0:
-            training["max_steps"] = min(steps, steps_per_epoch(recipe.training, items))
-        if (warmup := given.get("warmup_steps") or 0) >= 1:  # a number of steps, not a share of them
-            training["warmup_steps"] = min(1 - 1e-9, warmup / steps_in_all(recipe.training, items))
-        if str(given.get("lr_scheduler_type", "")) in FOLLOWING:
-            training |= {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {}}
+        whole = recipe.training
+        if whole.max_steps:
+            training["max_steps"] = min(whole.max_steps, whole.steps_per_epoch(items))
+        if whole.warmup_steps >= 1:  # a number of steps, not a share of them
+            training["warmup_steps"] = min(1 - 1e-9, whole.warmup_steps / whole.steps(items))
     changes: dict[str, Any] = {"training": recipe.training.model_copy(update=training)}
     if lr is not None:
         changes["optimizer"] = recipe.optimizer.model_copy(update={"lr": lr})

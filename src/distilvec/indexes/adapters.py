@@ -176,10 +176,12 @@ def low_rank(full: LinearMap, moments: PairMoments, ranks: Sequence[int]) -> lis
     """The ridge map on the r main axes of what it fits, for each r."""
     gram, _ = moments.centred
     weight = full.weight.astype(np.float64)
-    _, axes = np.linalg.eigh(weight @ gram @ weight.T)
+    # The axes of W G W' are the left singular vectors of W G^(1/2), [D, d]: an index may have thousands of numbers.
+    values, turned = np.linalg.eigh(gram)
+    axes, _, _ = np.linalg.svd(weight @ (turned * np.sqrt(np.maximum(values, 0))), full_matrices=False)
     maps = []
     for rank in ranks:
-        main = axes[:, ::-1][:, :rank]
+        main = axes[:, :rank]
         made = _with_offset("low rank", f"rank {rank}", main @ (main.T @ weight), moments)
         factors = main.astype(np.float32), (main.T @ weight).astype(np.float32)
         smaller = sum(each.size for each in factors) < made.weight.size

@@ -24,7 +24,7 @@ from distilvec.files import write_text
 from distilvec.folders import check_model
 from distilvec.indexes.adapters import Map, PairMoments, low_rank, procrustes, residual, ridge
 from distilvec.indexes.queries import DEPTH, read_queries
-from distilvec.indexes.rows import Rows, overlap, top, unusable
+from distilvec.indexes.rows import BROKEN, EMPTY, Rows, overlap, top, unusable
 from distilvec.judging import CachedEncoder
 from distilvec.judging.agreement import agreement
 from distilvec.modules.pipeline import item_kinds
@@ -281,7 +281,7 @@ def _refuse_damaged(vectors: npt.NDArray[Any], where: str) -> bool:
     Raises:
         DataError: a row with NaN, infinity, or nothing but zeros.
     """
-    for marks, what in zip(unusable(vectors), ("NaN or infinity", "nothing but zeros"), strict=True):
+    for marks, what in zip(unusable(vectors), (BROKEN, EMPTY), strict=True):
         if marks.any():
             told = f"{int(marks.sum()):,} rows hold {what}, the first is row {int(marks.argmax())}"
             raise DataError(told, where=where, remedy="Leave these rows and their texts out.")

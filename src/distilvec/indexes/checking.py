@@ -20,7 +20,7 @@ from distilvec.errors import DataError
 from distilvec.evenly import evenly_spaced
 from distilvec.indexes.causes import Cause, Causes, IndexSample, same_texts
 from distilvec.indexes.findings import FALSE_ALARMS, REMEDIES, Finding, IndexCheck
-from distilvec.indexes.rows import Marks, Rows, cosines, in_words, located, ranges, spread, unusable
+from distilvec.indexes.rows import BROKEN, EMPTY, Marks, Rows, cosines, in_words, located, ranges, spread, unusable
 from distilvec.indexes.variants import IndexVariant, Reader
 from distilvec.teachers.vector_files import read_vectors
 
@@ -54,8 +54,8 @@ def check_index(
 
     Args:
         model: folder or hub id.
-        vectors: .npy file [n, D], array, or parquet file ("file.parquet:column" where it has several).
-        texts: of the rows: .txt (one a line), .jsonl, a list, or the name of a parquet file's text column.
+        vectors: .npy file [n, D], array, or a table as `VectorsTeacher` reads it ("file.parquet:column").
+        texts: of the rows: .txt (one a line), .jsonl, a list, or the name of a table's text column.
         prompt: what the index is meant to have before its texts: a text, the name of one of the model's prompts, ""
             for none; None = the model's default.
         rows: how many are encoded again, at least 16; None = all, which tells every wrong row.
@@ -71,7 +71,7 @@ def check_index(
         raise DataError(f"{rows} rows say too little", where="rows", remedy=f"Check at least {FEWEST}; None is all.")
     matrix, table = read_vectors(vectors, texts)
     broken, empty = unusable(matrix)
-    findings = [*_damaged(broken, "NaN or infinity"), *_damaged(empty, "nothing but zeros")]
+    findings = [*_damaged(broken, BROKEN), *_damaged(empty, EMPTY)]
     usable = np.flatnonzero(~(broken | empty))
     if len(usable) < FEWEST:
         where = str(vectors) if isinstance(vectors, str | Path) else "vectors"

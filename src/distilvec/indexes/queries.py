@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from distilvec.corpus.keys import is_blank
 from distilvec.errors import DataError, DistilvecError
 from distilvec.indexes.rows import overlap, top
 from distilvec.teachers.vector_files import read_vectors
@@ -97,7 +98,7 @@ def read_queries(
     asked: list[int] = []
     for number, row in enumerate(rows, 1):
         query, document = (row.get(name) if isinstance(row, Mapping) else None for name in ("query", "document"))
-        if not isinstance(query, str) or not query.strip():
+        if not isinstance(query, str) or is_blank(query):
             raise DataError('it has no text under "query"', where=f"{where}, row {number}", remedy='Call it "query".')
         if query not in order:
             order[query] = len(order)

@@ -14,6 +14,8 @@ Marks = npt.NDArray[np.bool_]
 #: Rows of an index that are looked at together, and vectors that are searched for at a time: an index may have millions
 #: of rows, and all of them may be asked.
 _BLOCK, _ASKED = 8192, 512
+#: What `unusable` finds.
+BROKEN, EMPTY = "NaN, infinity or numbers beyond float32", "nothing but zeros"
 #: More changes than that between right and wrong rows are no blocks.
 _BLOCKS = 16
 
@@ -47,10 +49,14 @@ def cosines(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -
 
 
 def unusable(vectors: npt.NDArray[np.floating]) -> tuple[Marks, Marks]:
-    """bool [n] twice: rows with NaN or infinity, and rows of nothing but zeros; read block by block."""
+    """bool [n] twice: rows with NaN or infinity, and rows of nothing but zeros; read block by block.
+
+    Numbers of float64 that are infinity or zero in float32, in which everything is computed, count as such.
+    """
     broken, empty = np.zeros(len(vectors), bool), np.zeros(len(vectors), bool)
     for start in range(0, len(vectors), _BLOCK):
-        block = np.asarray(vectors[start : start + _BLOCK])
+        with np.errstate(over="ignore", under="ignore"):
+            block = np.asarray(vectors[start : start + _BLOCK], np.float32)
         broken[start : start + _BLOCK] = ~np.isfinite(block).all(axis=1)
         empty[start : start + _BLOCK] = ~block.any(axis=1)
     return broken, empty

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from distilvec.corpus.keys import folded
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.files import home
+from distilvec.judging.beir import beir_task, present_column
 from distilvec.judging.clustering import ClusteringTask
 from distilvec.judging.generation import GenerationTask
 from distilvec.judging.neighbours import NeighbourTask
@@ -21,8 +20,6 @@ from distilvec.judging.similarity import PairTask, SimilarityTask
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.tables import Table, read_table
 from distilvec.judging.tasks import JudgingTask, folded_parts
-
-logger = logging.getLogger(__name__)
 
 
 def build_judging_task(spec: TaskSpec, folder: Path) -> JudgingTask:
@@ -166,81 +163,7 @@ def _retrieval(spec: TaskSpec, files: _Files) -> JudgingTask:
         pairs = table.texts(spec.query), table.texts(spec.document)
         return RetrievalTask.from_pairs(spec.name, *pairs, **_common(spec))
     queries, corpus, qrels = (files.table(key) for key in ("queries", "corpus", "qrels"))
-    # "text" is BEIR's; a column that is named goes before it, and one called as in a single file is found without it.
-    asked_column, text_column = (
-        _column(table, *((named, spec.text) if key in spec.model_fields_set else (spec.text, named)))
-        for table, key, named in ((queries, "query", spec.query), (corpus, "document", spec.document))
-    )
-    query_column = _first(qrels, "query_id", "query-id")
-    document_column = _first(qrels, "doc_id", "corpus_id", "corpus-id")
-    grade_column = _first(qrels, "relevance", "score")
-    judged = [*zip(qrels.labels(query_column), qrels.labels(document_column), qrels.numbers(grade_column), strict=True)]
-    corpus, blank = _without_blank(corpus, text_column, {document for _, document, grade in judged if grade > 0})
-    query_row, document_row = _rows_by_id(queries), _rows_by_id(corpus)
-    relevance: dict[int, dict[int, float]] = {}
-    for row, (query, document, grade) in enumerate(judged):
-        if document in blank:
-            continue
-        for name, known, column in (
-            (query, query_row, query_column),
-            (document, document_row, document_column),
-        ):
-            if name not in known:
-                raise DataError(f'there is no item with the id "{name}"', where=qrels.where(row, column))
-        relevance.setdefault(query_row[query], {})[document_row[document]] = grade
-    asked, documents = queries.texts(asked_column), corpus.texts(text_column, before="title")
-    own = _own(asked, documents, relevance, [document_row.get(name, -1) for name in query_row])
-    return RetrievalTask(spec.name, asked, documents, relevance, own=own, **_common(spec))
-
-
-def _without_blank(corpus: Table, text: str, right: set[str]) -> tuple[Table, set[str]]:
-    """Leave out documents without a title and a text, which some published sets have, and say their ids.
-
-    Args:
-        right: ids of those that are right for a query; such a one is an error, later, if it is blank.
-    """
-    ids = corpus.labels(_first(corpus, "_id", "id"))
-    blank = [
-        text in row and not any(str(row.get(column) or "").strip() for column in (text, "title")) and name not in right
-        for row, name in zip(corpus.rows, ids, strict=True)
-    ]
-    if not any(blank) or all(blank):
-        return corpus, set()
-    logger.info("%s: %d documents without text are left out", corpus.source, sum(blank))
-    kept = [row for row, each in enumerate(blank) if not each]
-    rest = replace(corpus, rows=[corpus.rows[row] for row in kept], lines=[corpus.lines[row] for row in kept])
-    return rest, {name for name, each in zip(ids, blank, strict=True) if each}
-
-
-def _own(
-    queries: list[str], documents: list[str], relevance: dict[int, dict[int, float]], same_id: list[int]
-) -> list[int] | None:
-    """The document that each query is itself: of the same id, and with its text. In many sets both sides are numbered,
-    and the same number says nothing.
-    """
-    own = list(same_id)
-    for row, (text, found) in enumerate(zip(queries, same_id, strict=True)):
-        judged = found >= 0 and relevance.get(row, {}).get(found, 0.0) > 0
-        if judged or (found >= 0 and folded(text) not in folded(documents[found])):
-            own[row] = -1
-    return own if max(own, default=-1) >= 0 else None
-
-
-def _first(table: Table, *names: str) -> str:
-    found = next((name for name in names if table.has(name)), None)
-    if found is None:
-        raise DataError(f"one of the columns {', '.join(names)} is needed", where=table.source)
-    return found
-
-
-def _rows_by_id(table: Table) -> dict[str, int]:
-    column = _first(table, "_id", "id")
-    rows: dict[str, int] = {}
-    for row, name in enumerate(table.labels(column)):
-        if name in rows:
-            raise DataError(f'the id "{name}" is there twice', where=table.where(row, column))
-        rows[name] = row
-    return rows
+    return beir_task(spec, queries, corpus, qrels, **_common(spec))
 
 
 def _neighbours(spec: TaskSpec, files: _Files) -> JudgingTask:
@@ -257,13 +180,8 @@ def _neighbours(spec: TaskSpec, files: _Files) -> JudgingTask:
     )
 
 
-def _column(table: Table, *columns: str) -> str:
-    """The first of the columns that the table has; where it has none, the first."""
-    return next((column for column in columns if table.has(column)), columns[0])
-
-
 def _texts(table: Table, *columns: str) -> list[str]:
-    return table.texts(_column(table, *columns))
+    return table.texts(present_column(table, *columns))
 
 
 def _generation(spec: TaskSpec, files: _Files) -> JudgingTask:

@@ -140,6 +140,15 @@ class CachedEncoder:
                 f"{len(bad)} of {len(texts)} vectors hold NaN or infinity, first for {texts[bad[0]][:80]!r}",
                 where=self.name,
             )
+        empty = np.flatnonzero(~vectors.any(axis=1))
+        if len(empty):
+            logger.warning(
+                "%s: %d of %d vectors are zero, as if nothing stood in these texts; the first is of %r",
+                self.name,
+                len(empty),
+                len(texts),
+                texts[empty[0]][:80],
+            )
         return vectors
 
 

@@ -13,13 +13,15 @@ from pydantic import ValidationError
 
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
-from distilvec.files import home
+from distilvec.files import home, read_small
 from distilvec.judging.benchmarks import benchmark_tasks, is_benchmark, mteb_task
 from distilvec.judging.building import build_judging_task
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.talas_sets import TALAS_SETS, talas_spec
 from distilvec.judging.tasks import JudgingTask
 from distilvec.validation import refusal
+
+_LARGEST_YAML, _LARGEST_JSON = 1 << 20, 1 << 26
 
 
 def load_task(spec: str | Path | Mapping[str, Any], folder: str | Path | None = None) -> JudgingTask:
@@ -76,8 +78,8 @@ def read_tasks(tasks: Any) -> list[Any]:
         file = Path(home(str(spec))) if isinstance(spec, str | Path) else None
         if file is not None and file.suffix in (".yaml", ".yml", ".json") and file.is_file():
             try:
-                listed = plain_yaml.read(file.read_text(encoding="utf-8"))
-            except (OSError, ValueError, yaml.YAMLError) as error:
+                listed = _content(file)
+            except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
                 raise DistilvecError(f"the task file cannot be read ({error})", where=str(file)) from error
             if isinstance(listed, list):
                 loaded += [task for each in listed for task in _listed(each, file.parent)]
@@ -146,8 +148,7 @@ def _registered(name: str, folder: Path | None) -> JudgingTask:
 
 def _read_spec(path: Path) -> Mapping[str, Any]:
     try:
-        content = path.read_text(encoding="utf-8")
-        data = json.loads(content) if path.suffix == ".json" else plain_yaml.read(content)
+        data = _content(path)
     except FileNotFoundError as error:
         raise DistilvecError("there is no such file", where=str(path)) from error
     except (OSError, UnicodeDecodeError, ValueError, RecursionError, yaml.YAMLError) as error:
@@ -155,6 +156,13 @@ def _read_spec(path: Path) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
         raise DistilvecError("a task file holds one mapping with name, kind, test ...", where=str(path))
     return data
+
+
+def _content(file: Path) -> Any:
+    """What a file of tasks holds; rows of a task may stand in one of JSON, which is read at once."""
+    as_json = file.suffix == ".json"
+    text = read_small(file, _LARGEST_JSON if as_json else _LARGEST_YAML)
+    return json.loads(text) if as_json else plain_yaml.read(text)
 
 
 def _build(data: Mapping[str, Any], folder: Path) -> JudgingTask:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from distilvec.corpus.keys import canonical
 from distilvec.errors import DataError
 from distilvec.judging.encoder import Encode
 from distilvec.judging.scores import Outputs, Score
@@ -23,7 +24,8 @@ class RetrievalTask(JudgingTask):
     """nDCG@10 of a search by cosine; recall@10, recall@100, MRR@10 and BM25's figures in the details.
 
     nDCG uses the judged relevance itself as gain and log2(rank + 1) as discount, as trec_eval does. Queries
-    without any relevant document are left out and counted.
+    without any relevant document are left out and counted. Equal documents, which no model tells apart, are one, with
+    the highest relevance of any of them; so are equal queries.
 
     Args:
         name: unique name.
@@ -57,22 +59,53 @@ class RetrievalTask(JudgingTask):
         highest = max(max(wanted[q]) for q in rows)
         if highest >= len(documents) or min(min(wanted[q]) for q in rows) < 0:
             raise DataError(f"relevance names document row {highest} of {len(documents)}", where=f"task {name}")
-        self.queries = [queries[q] for q in rows]
-        self.documents = list(documents)
-        self.relevance = [wanted[q] for q in rows]
-        self.own = None if own is None else np.asarray(own, dtype=np.int64)[rows]
+        self.documents, document_row = numbered(documents)
+        asked, query_row = numbered([queries[q] for q in rows])
+        self.queries, self.relevance = asked, [dict[int, float]() for _ in asked]
+        itself = np.full(len(asked), -1)
+        for q, row in zip(rows, query_row, strict=True):
+            for d, grade in wanted[q].items():
+                place = document_row[d]
+                self.relevance[row][place] = max(grade, self.relevance[row].get(place, 0.0))
+            if own is not None and own[q] >= 0:
+                itself[row] = document_row[own[q]]
+        self.own = None if own is None else itself
         self.unjudged = len(queries) - len(rows)
+        odd = {
+            "equal_documents": len(documents) - len(self.documents),
+            "equal_queries": len(rows) - len(asked),
+            "queries_among_documents": self._among_documents(itself),
+        }
+        #: What is odd about the texts, counted.
+        self.facts = {fact: count for fact, count in odd.items() if count}
         self._bm25: dict[str, float] | None = None
 
     @classmethod
     def from_pairs(cls, name: str, queries: Sequence[str], documents: Sequence[str], **options: Any) -> RetrievalTask:
         """Each query has one right document, the one in its row; equal documents (and queries) are one."""
-        document_row = {text: row for row, text in enumerate(distinct(documents))}
-        query_row = {text: row for row, text in enumerate(distinct(queries))}
+        (asked, query_row), (found, document_row) = numbered(queries), numbered(documents)
         relevance: dict[int, dict[int, float]] = {}
-        for query, document in zip(queries, documents, strict=True):
-            relevance.setdefault(query_row[query], {})[document_row[document]] = 1.0
-        return cls(name, list(query_row), list(document_row), relevance, **options)
+        for query, document in zip(query_row, document_row, strict=True):
+            relevance.setdefault(query, {})[document] = 1.0
+        return cls(name, asked, found, relevance, **options)
+
+    def _among_documents(self, own: npt.NDArray[Any]) -> int:
+        """How many queries are a document that nobody judged right for them, and that is not taken out as their own."""
+        row_of = {canonical(text): row for row, text in enumerate(self.documents)}
+        places = [row_of.get(canonical(text), -1) for text in self.queries]
+        found = zip(places, own.tolist(), self.relevance, strict=True)
+        return sum(place not in (-1, itself) and place not in wanted for place, itself, wanted in found)
+
+    @staticmethod
+    def remarks(details: Mapping[str, Any]) -> list[str]:
+        """Sentences on what is odd about a task's texts, by `facts` or by the details of a score."""
+        sentences = {
+            "equal_documents": "{:,} documents have the text of another one and count as that one",
+            "equal_queries": "{:,} queries have the text of another one and count as that one",
+            "queries_among_documents": "{:,} queries have the text of a document that is not right for them, and which "
+            "every model finds first",
+        }
+        return [sentence.format(details[fact]) for fact, sentence in sentences.items() if details.get(fact)]
 
     def texts(self) -> list[str]:
         return distinct(self.queries, self.documents)
@@ -85,7 +118,7 @@ class RetrievalTask(JudgingTask):
         queries = unit(side(encode, "query")(self.queries))
         values = self._judge(self._others(top_rows(queries, documents, self._depth)))
         details: dict[str, Any] = {key: float(column.mean()) for key, column in values.items() if key != "ndcg@10"}
-        details |= {"documents": len(self.documents), "queries_without_answer": self.unjudged}
+        details |= {"documents": len(self.documents), "queries_without_answer": self.unjudged, **self.facts}
         details["bm25"] = self.bm25()
         if details["bm25"] is None:
             details["bm25_absent"] = "BM25 needs bm25s: pip install 'distilvec[bm25]'"
@@ -149,6 +182,18 @@ class RetrievalTask(JudgingTask):
             "recall@100": hit.sum(axis=1) / relevant,
             "mrr@10": 1 / first,
         }
+
+
+def numbered(texts: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Texts that differ by more than surrounding white space, and for every text its row among them."""
+    first, rows = dict[str, int](), list[int]()
+    different = list[str]()
+    for text in texts:
+        row = first.setdefault(canonical(text), len(first))
+        if row == len(different):
+            different.append(text)
+        rows.append(row)
+    return different, rows
 
 
 def _bm25s() -> Any:

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.corpus.keys import is_blank
 from distilvec.corpus.readers import file_kind, read_file
+from distilvec.corpus.rows import excerpt
 from distilvec.errors import DataError, nearest
 
 _LONGEST = 1 << 20  # characters of a text
@@ -104,7 +106,7 @@ def _read_file(path: Path) -> Table:
     table = Table(str(path), [], [], "row" if kind in (".json", ".parquet") else "line")
     for row in read_file(path, None, _LONGEST):
         value = {"text": row.value.strip()} if kind == ".txt" and row.fault is None else row.value
-        if row.fault == "empty" or value == {"text": ""}:
+        if row.fault == "empty" or (kind == ".txt" and row.fault is None and is_blank(row.value)):
             continue
         if row.fault is not None:
             raise DataError(f"{row.fault} ({row.value})", where=f"{path}, {table.unit} {row.line}")
@@ -115,12 +117,16 @@ def _read_file(path: Path) -> Table:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"a text was expected, not {value!r}")
-    if not value.strip():
+        raise ValueError(f"a text was expected, not {_shown(value)}")
+    if is_blank(value):
         raise ValueError("the text is empty")
     if re.search("[\ud800-\udfff]", value):
         raise ValueError("the text holds half a character")
     return value
+
+
+def _shown(value: Any) -> str:
+    return repr(excerpt(value)) if isinstance(value, str) else excerpt(value)
 
 
 def _label(value: Any) -> str:
@@ -128,7 +134,7 @@ def _label(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     if value is None or value == "" or (isinstance(value, float) and not math.isfinite(value)):
-        raise ValueError(f"a label was expected, not {value!r}")
+        raise ValueError(f"a label was expected, not {_shown(value)}")
     if not isinstance(value, str | int | float):
         raise ValueError(f"a label is a word or a number, not {type(value).__name__}")
     return str(int(value)) if isinstance(value, bool) else str(value)
@@ -138,7 +144,9 @@ def _number(value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise ValueError(f"a number was expected, not {value!r}") from None
+        raise ValueError(f"a number was expected, not {_shown(value)}") from None
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
-        raise ValueError(f"a finite number was expected, not {value!r}")
+        raise ValueError(f"a finite number was expected, not {_shown(value)}")
     return number

@@ -172,7 +172,14 @@ def cosines(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.f
 def unit(vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """Rows scaled to length one; a zero row stays zero."""
     vectors = np.asarray(vectors, dtype=np.float32)
-    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    with np.errstate(over="ignore", under="ignore"):
+        length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    odd = ~np.isfinite(length[:, 0]) | (length[:, 0] < 1e-18)  # where squares leave the range of float32
+    if odd.any():
+        largest = np.abs(vectors[odd]).max(axis=1, keepdims=True, initial=0)
+        vectors = vectors.copy()
+        vectors[odd] = np.divide(vectors[odd], largest, out=np.zeros_like(vectors[odd]), where=largest > 0)
+        length[odd] = np.linalg.norm(vectors[odd], axis=1, keepdims=True)
     return np.asarray(np.divide(vectors, length, out=np.zeros_like(vectors), where=length > 0))
 
 

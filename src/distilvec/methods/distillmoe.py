@@ -101,7 +101,7 @@ class DistillMoEOptions(Options):
     aggregation: Literal["linear", "sba", "norm_free", "unit", "nlerp"] = Field(
         "linear", description="the mixture: weighted sum [P, C, S], or a mean length and direction on the sphere"
     )
-    dropout: float = Field(0.1, ge=0, lt=1, description="in the experts [P, C]")
+    dropout: float = Field(0.1, ge=0, lt=1, description="in the experts [C, S]")
     vector_dropout: float = Field(
         0.0, ge=0, lt=1, description="of the student's vector before experts and gate: 0.1 [C], none [P, S]"
     )
@@ -119,7 +119,8 @@ class DistillMoEOptions(Options):
     gate_kl: float = Field(
         1.0,
         ge=0,
-        description="beta of KL(gate || uniform), lemma 3.1: 0, with which each text ends at one expert [P, C]; 1 [S]",
+        description="beta of KL(gate || uniform), lemma 3.1: 0 [P, C], with which one expert takes nearly all unless "
+        "the floor forbids it; 1 [S]",
     )
     head_rate: float | None = Field(
         None,
@@ -157,7 +158,7 @@ class DistillMoEOptions(Options):
         "sentence", description="CKA over each sentence's tokens [P, S], or over the batch's [C]"
     )
     cka: Literal["plain", "debiased"] = Field("debiased", description="plain [P, C]; debiased [S]")
-    special_tokens: bool = Field(False, description="special tokens take part [C]; not [P, S]")
+    special_tokens: bool = Field(False, description="special tokens take part [C], the paper is silent; not [S]")
     standardize: bool = Field(True, description="teacher states per dimension, by the sample's statistics [S]")
     init: parts.Init = Field("ridge", description="start of W1, W2 and Q: ridge maps [S], random [P, C]")
     start: Literal["identity", "random"] = Field(

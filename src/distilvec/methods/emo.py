@@ -82,8 +82,8 @@ class EMOOptions(Options):
         },
     }
 
-    alpha: float = Field(0.5, ge=0, lt=1, description="weight of SimCSE where there is no task [P, C]; 0 = none")
-    temperature: float = Field(0.05, gt=0, description="of SimCSE [P, C]")
+    alpha: float = Field(0.5, ge=0, lt=1, description="weight of SimCSE where there is no task [C]; 0 = none")
+    temperature: float = Field(0.05, gt=0, description="of SimCSE [C]")
     ira_weight: float = Field(0.1, ge=0, description="of IRA: 1 [P], 0.1 [C, S]; 0 leaves it out")
     otis_weight: float = Field(1.0, ge=0, description="of OTIS [P, C]; 0 leaves it out")
     reduction: Literal["mean", "sum"] = Field("mean", description="IRA over sentences: mean [P, S], or sum [C]")
@@ -104,7 +104,7 @@ class EMOOptions(Options):
     importance: token_parts.Normalizer = Field(
         "sum", description="received attention over its sum [P, S], or its softmax, on both sides [C]"
     )
-    special_tokens: bool = Field(False, description="special tokens have masses [P, C]; not [S]")
+    special_tokens: bool = Field(False, description="special tokens have masses [C], the paper is silent; not [S]")
     causal_correction: bool = Field(
         True, description="causal teachers: divide by even attention, drop the first token [S]; not [P, C]"
     )
@@ -115,12 +115,12 @@ class EMOOptions(Options):
         "cosine", description="1 - cos in the teacher's space [S]; 1 - softmax in the student's, nearly flat [P, C]"
     )
     epsilon: float = Field(
-        0.02, gt=0, description="entropic weight of the plan: 0.1 [P, C], which blurs tokens into each other; 0.02 [S]"
+        0.02, gt=0, description="entropic weight of the plan: 0.1 [C], which blurs tokens into each other; 0.02 [S]"
     )
-    iterations: int = Field(100, ge=1, description="most Sinkhorn iterations [P, C]")
+    iterations: int = Field(100, ge=1, description="most Sinkhorn iterations [C, S]")
     tolerance: float = Field(1e-6, gt=0, description="L1 error of the masses at which Sinkhorn stops [S]")
     plan: Literal["detached", "unrolled"] = Field(
-        "detached", description="the plan is a constant for the gradient [S], or goes through the iterations [P, C]"
+        "detached", description="the plan is a constant for the gradient [S], or goes through the iterations [C]"
     )
     standardize: bool = Field(True, description="teacher states per dimension, by the sample's statistics [S]")
     average_views: bool = Field(True, description="IRA and OTIS over both views [S], or the first only [C]")

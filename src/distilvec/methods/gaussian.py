@@ -3,7 +3,7 @@
     L = sum_k w_k mean_{i: teacher k has i} -log N(t_ik; mu_k(e_i), Sigma_k(e_i))
 
 A kernel per teacher gives mean and deviation from the student's vector. Maximising the likelihood maximises a lower
-bound on the mutual information between student and teachers (section 4 of the paper).
+bound on the mutual information between student and teachers (section 3.3 of the paper).
 
 Deviations, per coordinate:
     soft:  log variance = 10 tanh(x / 10)                                       [S]

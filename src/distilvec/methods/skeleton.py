@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError
 from distilvec.methods.table import available
+from distilvec.system_errors import discard, system_problem
 
 _CODE = '''"""{title}: one sentence on what it compares.
 
@@ -179,8 +180,6 @@ def _written(files: Mapping[Path, str], **words: str) -> list[str]:
             file.write_text(content.format(**words), encoding="utf-8")
     except OSError as error:
         for each in begun:
-            each.unlink(missing_ok=True)
-        raise EnvironmentProblem(
-            f"it cannot be written ({error.strerror or error})", where=str(file), remedy="Choose another folder."
-        ) from error
+            discard(each)
+        raise system_problem(error, "it cannot be written", file) from error
     return [f"written  {file}" for file in files]

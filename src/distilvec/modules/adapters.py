@@ -23,8 +23,28 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.(?:\w+\.)?weight")
-#: Settings of PEFT under which the product of the two matrices is not all that there is to add.
-_OTHERWISE = ("use_dora", "fan_in_fan_out", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication")
+#: Settings of PEFT that choose the modules and their training, and change nothing about what is added.
+_PLAIN = {
+    "auto_mapping",
+    "base_model_name_or_path",
+    "exclude_modules",
+    "inference_mode",
+    "layers_pattern",
+    "layers_to_transform",
+    "lora_alpha",
+    "lora_dropout",
+    "megatron_core",
+    "peft_type",
+    "peft_version",
+    "qalora_group_size",
+    "r",
+    "revision",
+    "target_modules",
+    "task_type",
+    "use_rslora",
+}
+#: First values of the two matrices that leave the base as it is; others (PiSSA, OLoRA, CorDA) take a part out of it.
+_PLAIN_STARTS = (True, "gaussian", "orthogonal", "eva")
 
 
 def merge_adapters(model: SentenceTransformer, folders: Iterable[Path]) -> None:
@@ -117,15 +137,15 @@ def _config(folder: Path) -> dict[str, Any]:
     kind = config.get("peft_type") if isinstance(config, dict) else None
     if kind != "LORA":
         raise DistilvecError(f"these are no LoRA adapters (peft_type {kind!r})", where=str(folder / CONFIG))
-    set_otherwise = [key for key in _OTHERWISE if config.get(key)]
-    if config.get("bias", "none") != "none":
-        set_otherwise.append("bias")
-    if set_otherwise:
-        raise DistilvecError(
-            f"adapters with {set_otherwise[0]} are not merged here",
-            where=str(folder / CONFIG),
-            remedy="Merge them with PEFT (merge_and_unload), save the whole model, and give that folder.",
-        )
+    for key, value in sorted(config.items()):
+        plain = key in _PLAIN or (key == "bias" and value == "none")
+        plain = plain or (key == "init_lora_weights" and value in _PLAIN_STARTS)
+        if value and not plain:  # settings that are off are empty
+            raise DistilvecError(
+                f"adapters with {key}: {str(value)[:80]!r} are not merged here",
+                where=str(folder / CONFIG),
+                remedy="Merge it with PEFT first (merge_and_unload), save the whole model, and give that folder.",
+            )
     if not isinstance(config.get("r"), int) or config["r"] < 1 or not isinstance(config.get("lora_alpha"), int | float):
         raise DataError("r and lora_alpha are missing, or no numbers", where=str(folder / CONFIG))
     return dict(config)

@@ -9,6 +9,8 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.folder_checks import read_json
 from distilvec.modules.guarded import open_judge
 from distilvec.modules.opening import explain_opening
+from distilvec.modules.promised_tokens import put_into
+from distilvec.modules.text_ids import check_unknown
 
 __all__ = ["open_cross_encoder"]
 
@@ -49,6 +51,8 @@ def open_cross_encoder(
             local_files_only=not trust_remote_code,
             model_kwargs={"use_safetensors": True},
         )
+        put_into(opened.tokenizer, Path(folder), name)
+        check_unknown(opened.tokenizer, name)
         opened.predict([("a query", "a document")], show_progress_bar=False)
     except DistilvecError:
         raise

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import errno
 import json
+import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.folders import holds_student
-from distilvec.modules.size_checks import check_size, weight_files
+from distilvec.modules.size_checks import check_size, sections, weight_files
+from distilvec.system_errors import disk_problems
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 #: Pickles that trainers leave beside a model and that nothing here reads.
@@ -45,6 +48,9 @@ _REACHING = {
     "vocab_file",
     "weights_only",
 }
+#: Keys by which a configuration chooses the code of attention and of experts, and what of it compiles nothing.
+_KERNELS = re.compile(r"_?(attn|experts)_implementation")
+_PLAIN_KERNELS = {"None", "eager", "sdpa", "batched_mm", "grouped_mm"}
 _ARGUMENTS = tuple(
     f"{part}_{kind}" for part in ("model", "processor", "tokenizer", "config") for kind in ("args", "kwargs")
 )
@@ -73,13 +79,15 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
             else "Give a folder saved by sentence-transformers or transformers.",
         )
     entries = _listed(folder)
-    has_weights = False
+    places: list[Path] = []
     for place in _places(folder, [str(entry["path"]) for entry in entries]):
-        check_links(folder, place)
+        for each in (place, place / "additional_chat_templates"):  # transformers reads all that is in either
+            if each.is_dir():
+                check_links(folder, each)
         _check_weights(place)
         _check_settings(place, trust_remote_code)
-        check_size(place)
-        has_weights = has_weights or bool(weight_files(place))
+        places.append(place)
+    has_weights = any(map(weight_files, places))
     if not trust_remote_code:
         _check_classes(entries, folder)
     if not has_weights and (folder / "distilvec_onnx.json").is_file():
@@ -95,6 +103,9 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
             remedy="If you trust pickled ones, convert them once, where nothing else is at stake: SentenceTransformer("
             f"{name!r}, model_kwargs={{'use_safetensors': False}}).save_pretrained(FOLDER).",
         )
+    for place in places:
+        if place != folder or weight_files(place):  # a module may be built, and be large, before its weights are missed
+            check_size(place)
 
 
 def check_adapters(folder: Path) -> None:
@@ -153,12 +164,16 @@ def read_json(file: Path) -> Any:
     """What a small JSON file says.
 
     Raises:
-        DataError: it cannot be read, is not JSON, or is not small (10 MB).
+        DataError: it cannot be read, is not a regular file, is not JSON, or is not small (10 MB).
     """
     try:
-        if file.stat().st_size > 10_000_000:
-            raise ValueError(f"{file.stat().st_size:,} bytes are no settings")
-        return json.loads(file.read_text(encoding="utf-8"))
+        with disk_problems("the file cannot be read", file):
+            found = file.stat()
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError("expected a file, found something else")
+            if found.st_size > 10_000_000:
+                raise ValueError(f"{found.st_size:,} bytes are no settings")
+            return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as problem:
         what = (
             "this is not a list of modules" if file.name == "modules.json" else "the model cannot be opened: not JSON"
@@ -210,25 +225,39 @@ def _loops(place: Path) -> bool:
 
 
 def check_links(folder: Path, place: Path) -> None:
-    """Links may lead to files of the same folder, or to where the hub's cache keeps them.
+    """Refuse links that lead neither to files of the same folder nor to where the hub's cache keeps them, and pipes.
 
     Raises:
-        DistilvecError: a link leads out of both.
+        DistilvecError: a link leads out of both, or a pipe, a socket or a device is there, which may have no end.
     """
     root = folder.resolve()
     roots = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
     for file in sorted(place.iterdir()):
-        if not file.is_symlink():
-            continue
         try:
             target = None if _loops(file) else file.resolve()
         except (OSError, RuntimeError):
             target = None
-        if target is None or not any(target.is_relative_to(each) for each in roots):
+        if file.is_symlink() and (target is None or not any(target.is_relative_to(each) for each in roots)):
             raise DistilvecError(
                 "this link leads out of the model's folder",
                 where=str(file),
                 remedy="Put the file itself there if you trust it: cp -rL makes a copy without links.",
+            )
+    check_regular(place)
+
+
+def check_regular(place: Path) -> None:
+    """Refuse a folder with a pipe, a socket or a device in it: whoever reads one may wait for ever.
+
+    Raises:
+        DistilvecError: as above.
+    """
+    for file in sorted(place.iterdir()):
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise DistilvecError(
+                "expected a file or a folder, found a pipe, a socket or a device",
+                where=str(file),
+                remedy="Take it out of the folder, or copy the model again.",
             )
 
 
@@ -238,7 +267,7 @@ def _check_weights(place: Path) -> None:
     pickled = [
         name
         for name in names
-        if name.lower().endswith(PICKLES) and name not in _NO_WEIGHTS and not name.startswith("rng_state")
+        if name.lower().endswith(PICKLES) and name not in _NO_WEIGHTS and not name.startswith(("rng_state", "ranks."))
     ]
     # With an index, transformers reads its shards; modules of sentence-transformers know no index and take this pickle.
     sharded = _INDEX in names and "pytorch_model.bin" not in names
@@ -282,12 +311,37 @@ def _check_settings(place: Path, trust_remote_code: bool) -> None:
             if isinstance(given, dict):
                 _refuse_keys(given, file)
                 _refuse_paths(given, file)
-    config = read_json(place / "config.json") if (place / "config.json").is_file() else None
-    if isinstance(config, dict) and not trust_remote_code:
-        kernels = {key: value for key, value in config.items() if "attn_implementation" in key}
-        _refuse_paths(kernels, place / "config.json")
+                if not trust_remote_code:
+                    _refuse_kernels(given, file)
+    config = read_json(place / "config.json") if (place / "config.json").is_file() else {}
+    if not isinstance(config, dict):
+        raise DataError(
+            "these are no settings", where=str(place / "config.json"), remedy="Copy or download the model again."
+        )
+    _check_dtypes(config, place / "config.json")
+    if not trust_remote_code:
+        _refuse_kernels(config, place / "config.json")
         if config.get("use_pretrained_backbone"):
             raise _reaches("use_pretrained_backbone", place / "config.json")
+
+
+def _check_dtypes(config: dict[str, Any], file: Path) -> None:
+    """Refuse types of weights that torch has not; libraries look them up by name, and say so in their own words."""
+    import torch
+
+    for section in sections(config):
+        for key in ("dtype", "torch_dtype"):
+            value = section.get(key)
+            names = list(value.values()) if isinstance(value, dict) else [value]
+            if not all(
+                name is None or (isinstance(name, str) and isinstance(getattr(torch, name, None), torch.dtype))
+                for name in names
+            ):
+                raise DataError(
+                    f"{key} is {value!r:.80}, which is no type of torch",
+                    where=str(file),
+                    remedy='Name one: "float32", "bfloat16" or "float16".',
+                )
 
 
 def _refuse_keys(settings: dict[str, Any], file: Path) -> None:
@@ -303,6 +357,19 @@ def _refuse_paths(settings: dict[str, Any], file: Path) -> None:
     for key, value in settings.items():
         if "/" in str(value) or "\\" in str(value):
             raise _reaches(key, file)
+
+
+def _refuse_kernels(settings: dict[str, Any], file: Path) -> None:
+    """Refuse code for attention and experts that is compiled here or fetched from the hub."""
+    for section in sections(settings):
+        for key, value in section.items():
+            chosen = set(map(str, value.values() if isinstance(value, dict) else [value]))
+            if _KERNELS.fullmatch(key) and not chosen <= _PLAIN_KERNELS:
+                raise DistilvecError(
+                    f'"{key}" asks for {str(value)[:80]!r}, which runs other code than transformers\' own',
+                    where=str(file),
+                    remedy='Set it to "sdpa" or take the key out, in a copy of the folder if it is the hub\'s.',
+                )
 
 
 def _reaches(key: str, file: Path) -> DistilvecError:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.modules.folder_checks import check_regular
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -145,9 +146,12 @@ def open_tokenizer(source: str | Path) -> Any:
 
     Raises:
         OSError, ValueError: there is none, or it demands code of its own.
+        DistilvecError: the folder holds a pipe or a device.
     """
     from transformers import AutoTokenizer
 
+    if Path(source).is_dir():
+        check_regular(Path(source))
     with no_questions():
         return AutoTokenizer.from_pretrained(str(source), trust_remote_code=False)
 
@@ -220,7 +224,6 @@ def nothing_made_up(folder: str | Path) -> Iterator[None]:
 
 def lacks_pooler(folder: str | Path) -> bool:
     """Whether a saved model could have a pooler and its weights hold none: building one would make it up."""
-    from safetensors import SafetensorError
     from transformers import MODEL_MAPPING
 
     from distilvec.modules import moe_encoder  # noqa: F401  it registers its type
@@ -232,7 +235,7 @@ def lacks_pooler(folder: str | Path) -> bool:
         if "add_pooling_layer" not in inspect.signature(model_class).parameters:
             return False
         return not any(name.startswith("pooler.") or ".pooler." in name for name in _weight_names(Path(folder)))
-    except (KeyError, OSError, TypeError, ValueError, SafetensorError):  # opening it says what is wrong
+    except Exception:  # whatever libraries raise over files that are not what they expect: opening it says so
         return False
 
 

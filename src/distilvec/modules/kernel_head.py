@@ -65,7 +65,7 @@ class GaussianKernels(nn.Module):
     Raises:
         DistilvecError: sizes that are not positive.
 
-    Source: How to distill task-agnostic representations from many teachers?, section 4.
+    Source: How to distill task-agnostic representations from many teachers?, section 3.3.
     """
 
     def __init__(

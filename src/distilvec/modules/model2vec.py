@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from distilvec.errors import DataError
 from distilvec.modules.folder_checks import read_json
+from distilvec.modules.text_ids import check_unknown
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -99,6 +100,7 @@ def _tokenizer(place: Path, name: str) -> Any:
     except Exception as error:  # tokenizers raises plain exceptions
         raise DataError(f"the tokenizer cannot be read ({error})", where=f"{name}/tokenizer.json") from error
     tokenizer.no_padding()
+    check_unknown(tokenizer, f"{name}/tokenizer.json")
     return tokenizer
 
 

@@ -23,9 +23,11 @@ from distilvec.modules.guarded import (
 )
 from distilvec.modules.model2vec import is_model2vec, open_model2vec
 from distilvec.modules.moe_folder import is_nomic_moe, open_moe
-from distilvec.modules.pipeline import item_kinds
-from distilvec.modules.text_ids import id_count
+from distilvec.modules.pipeline import item_kinds, text_routes
+from distilvec.modules.promised_tokens import put_into, put_promised
+from distilvec.modules.text_ids import check_unknown, id_count
 from distilvec.modules.vision import is_vision, open_vision
+from distilvec.system_errors import system_problem
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -52,9 +54,7 @@ def locate(model: str | Path, trust_remote_code: bool = False) -> Path:
     try:
         check_folder(folder, str(model), trust_remote_code=trust_remote_code)
     except OSError as problem:
-        raise EnvironmentProblem(
-            f"the folder cannot be read ({problem.strerror or problem})", where=str(problem.filename or folder)
-        ) from problem
+        raise system_problem(problem, "the folder cannot be read", folder) from problem
     return folder
 
 
@@ -172,6 +172,7 @@ def open_model(
             "its first module reads nothing: no text, image or molecule", where=name, remedy="See its modules.json."
         )
     check_table(opened, name)
+    put_promised(opened, folder, name)
     _try(opened, name)
     return opened
 
@@ -224,7 +225,7 @@ def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = Fals
 
     folder, name = locate(model, trust_remote_code), str(model)
     try:
-        return open_writing(folder, dtype, trust_remote_code)
+        causal, tokenizer = open_writing(folder, dtype, trust_remote_code)
     except DistilvecError:
         raise
     except SafetensorError as problem:
@@ -233,15 +234,20 @@ def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = Fals
         ) from problem
     except Exception as problem:  # whatever libraries raise over files that are not what they expect
         raise explain_opening(name, problem, "Does it load as an AutoModelForCausalLM of transformers?") from problem
+    put_into(tokenizer, folder, name)
+    return causal, tokenizer
 
 
 def check_table(model: SentenceTransformer, name: str) -> None:
     """Refuse a tokenizer with ids beyond the table of embeddings: a text with such a piece would end the run.
 
-    Added tokens that nothing needs are taken out of it instead (`_leave_out`).
+    Added tokens that nothing needs are taken out of it instead (`_leave_out`). One that fails on what its vocabulary
+    lacks is refused, too.
     """
     from torch import nn
 
+    for _, _, each in text_routes(model):
+        check_unknown(getattr(each, "tokenizer", None), name)
     first: Any = model[0]
     inner: Any = getattr(first, "model", None)
     tokenizer: Any = getattr(first, "tokenizer", None)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from distilvec.errors import DistilvecError
+from distilvec.modules.promised_tokens import around
 
 #: What a token is to the loss: of the prompt, of the answer, its end.
 PROMPT, ANSWER, END = 0, 1, 2
@@ -70,7 +71,7 @@ class AnswerSpeller:
         self.separator, self.length = separator, length
         self.end = int(tokenizer.eos_token_id)
         self._tokenizer = tokenizer
-        self._start = _before(tokenizer)
+        self._start = around(tokenizer)[0]
         self.room = math.inf if length is None else length - len(self._start)
         if self.room < 4:
             raise DistilvecError(
@@ -131,13 +132,3 @@ def kinds_of(kinds: Tensor) -> dict[str, Tensor]:
 
 def _last(ids: list[int], count: float) -> list[int]:
     return ids if len(ids) <= count else ids[len(ids) - int(count) :]
-
-
-def _before(tokenizer: Any) -> list[int]:
-    """The special tokens that a tokenizer puts before a text."""
-    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-    whole = tokenizer("a")["input_ids"]
-    for start in range(len(whole) - len(bare) + 1):
-        if whole[start : start + len(bare)] == bare:
-            return list(whole[:start])
-    return []

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from tokenizers import Encoding
 
+#: Characters that hardly any vocabulary holds all of.
+_RARE = "\ue000 ☃ 𓀀 ꙮ 龘 ж ক 🜚"
+
 
 class TextIds:
     """A tokenizer with a prompt and a maximum length.
@@ -98,6 +101,27 @@ def check_fast(tokenizer: Any, where: str | None = None) -> None:
             where=where,
             remedy="Choose a student whose folder holds tokenizer.json; a model with this tokenizer can be a teacher.",
         )
+
+
+def check_unknown(tokenizer: Any, where: str) -> None:
+    """Refuse a tokenizer that has neither a token nor another way for what its vocabulary lacks.
+
+    Raises:
+        DistilvecError: as above; the first such text would end a run.
+    """
+    from tokenizers import Tokenizer
+
+    core = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if not isinstance(core, Tokenizer):
+        return
+    try:
+        core.encode(_RARE)
+    except Exception as problem:  # tokenizers raises no narrower kind
+        raise DistilvecError(
+            f"its tokenizer fails on characters that its vocabulary lacks ({problem})",
+            where=where,
+            remedy='Name an unknown token in tokenizer.json: "unk_token" (or "unk_id") and "vocab" of its "model".',
+        ) from problem
 
 
 def settings_of(core: Any) -> str:

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from typing import Any, Literal, overload
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from distilvec.errors import DistilvecError, nearest
@@ -78,6 +80,7 @@ class SharpnessAware(Optimizer):
         self.count = 0
         self._moved: list[Tensor] = []
         self._kept: list[Tensor] = []
+        self._sharded: list[DTensor | None] = []
 
     # The wrapper looks like the base optimizer.
 
@@ -171,10 +174,12 @@ class SharpnessAware(Optimizer):
             raise RuntimeError("ascend() at weights that are perturbed already: call restore() first")
         if self.rho == 0 or self.count % self.every:
             return False
-        weights = self._perturbed()
-        if not weights:
+        perturbed = self._perturbed()
+        if not perturbed:
             return False
-        gradients: list[Tensor] = [weight.grad for weight in weights if weight.grad is not None]
+        self._sharded = [weight if isinstance(weight, DTensor) else None for weight in perturbed]
+        weights = [local(weight) for weight in perturbed]
+        gradients = [local(weight.grad) for weight in perturbed if weight.grad is not None]
         self._keep(weights)
         if self.kind == "sam":
             torch._foreach_add_(weights, torch._foreach_mul(gradients, self._radius(gradients)))
@@ -215,16 +220,27 @@ class SharpnessAware(Optimizer):
 
     def _radius(self, gradients: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
         """rho / ||gradients||, a 0-dimensional tensor, so that a GPU need not be waited for."""
-        norms = torch._foreach_norm(gradients)
+        norms = self._norms(gradients)
         norm: Tensor = torch.linalg.vector_norm(torch.stack([part.to(norms[0].device) for part in norms]))
         return norm.clamp_min(1e-12).reciprocal() * self.rho
+
+    def _norms(self, tensors: list[Tensor] | tuple[Tensor, ...]) -> list[Tensor]:
+        """The norm of each whole tensor; of a sharded one (FSDP) this process has a part."""
+        norms = list(torch._foreach_norm(tensors))
+        places = [place for place, weight in enumerate(self._sharded) if weight is not None]
+        if places:
+            squares = torch.stack([norms[place] for place in places]).square()
+            dist.all_reduce(squares, group=self._sharded[places[0]].device_mesh.get_group())  # type: ignore[union-attr]
+            for place, square in zip(places, squares, strict=True):
+                norms[place] = square.sqrt()
+        return norms
 
     def _scales(self, weights: list[Tensor]) -> list[Tensor]:
         """ASAM's T, each broadcastable to its weight."""
         if self.scale == "elementwise":
             scales = list(torch._foreach_abs(weights))
         elif self.scale == "layer":
-            scales = list(torch._foreach_norm(weights))
+            scales = self._norms(weights)
         else:
             scales = [
                 torch.linalg.vector_norm(weight.flatten(1), dim=1).view(-1, *[1] * (weight.ndim - 1))
@@ -239,6 +255,11 @@ class SharpnessAware(Optimizer):
                 for scale, weight in zip(scales, weights, strict=True)
             ]
         return scales
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part of a tensor; of one that is not sharded all of it."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def domain_ascent(losses: Tensor, domains: Tensor, weight: float = 0.1) -> Tensor:

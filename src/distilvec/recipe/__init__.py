@@ -11,7 +11,6 @@ from distilvec.recipe.sections import (
     Section,
     SharpnessSection,
     TeacherSection,
-    TrainingSection,
 )
 from distilvec.recipe.student_sections import (
     AutoSection,
@@ -24,6 +23,7 @@ from distilvec.recipe.student_sections import (
     StudentSection,
     UpcycleSection,
 )
+from distilvec.recipe.training_section import TrainingSection
 from distilvec.tasks.section import TaskSection
 
 __all__ = [

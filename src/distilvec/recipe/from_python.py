@@ -22,12 +22,13 @@ from distilvec.arrays import as_vectors
 from distilvec.corpus.column_names import USUAL
 from distilvec.corpus.sources import undecoded
 from distilvec.corpus.tables import chosen_split, given_rows, is_dataset, is_table
-from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.files import FULL, alone_in, home, temporary, writing
+from distilvec.errors import DataError, DistilvecError
+from distilvec.files import alone_in, home, temporary, writing
 from distilvec.folders import claim, reserve
 from distilvec.recipe.places import TASK_FILES, find_files
 from distilvec.recipe.recipe import Recipe
 from distilvec.recipe.sections import NAME
+from distilvec.system_errors import REMEDIES, number_of, system_problem
 
 GIVEN = "given"
 
@@ -207,7 +208,7 @@ def _write_vectors(file: Path, vectors: Any, name: str) -> Path:
     if array.ndim != 2 or array.dtype.kind != "f":
         raise DistilvecError(f"vectors are numbers [n, D], found {array.dtype} {list(array.shape)}", where=name)
     claim(file.parent.parent)
-    with writing("vectors", file, "Free disk space, or choose another output."):
+    with writing("vectors", file):
         file.parent.mkdir(exist_ok=True)
         with temporary(file.parent) as partial:
             with partial.open("wb") as out:
@@ -237,13 +238,9 @@ def _write_rows(
                     out.write(json.dumps(_row(row, columns, images), default=_not_json) + "\n")
             return _settled(file, partial)
     except OSError as error:
-        if error.errno not in FULL:
+        if number_of(error) not in REMEDIES:
             raise  # rows that are read as they are asked for may raise what they like
-        raise EnvironmentProblem(
-            f"there is no room for what was given ({error.strerror})",
-            where=str(file),
-            remedy="Free disk space, or choose another output.",
-        ) from error
+        raise system_problem(error, "what was given cannot be written", file) from error
 
 
 def _settled(file: Path, partial: Path) -> Path:

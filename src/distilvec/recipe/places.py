@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from distilvec.corpus.readers import table_and_column
 from distilvec.corpus.tables import are_files
 from distilvec.errors import DistilvecError
 from distilvec.files import home
@@ -59,8 +60,8 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
         if Path(value).is_absolute():
             return value
         # os.path.exists, because Path.exists raises over names that are too long; who opens it says what is wrong
-        path, mark, column = value.partition(".parquet:")
-        name, column = (f"{path}.parquet", f":{column}") if mark else (value, "")
+        name, column = table_and_column(value) or (value, "")
+        column = f":{column}" if column else ""
         return next((f"{p.absolute()}{column}" for p in (folder / name, Path(name)) if os.path.exists(p)), value)
 
     def replace(section: Any, keys: tuple[str, ...]) -> None:

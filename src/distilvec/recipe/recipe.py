@@ -7,14 +7,14 @@ resolved through the table of methods, so that this file does not know any metho
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
-from distilvec.files import home
+from distilvec.files import home, read_small
 from distilvec.recipe.places import find_files, is_url
 from distilvec.recipe.score_sections import MiningSection, ScorerSection
 from distilvec.recipe.sections import (
@@ -24,30 +24,17 @@ from distilvec.recipe.sections import (
     OptimizerSection,
     Section,
     TeacherSection,
-    TrainingSection,
+    given,
 )
 from distilvec.recipe.student_sections import (
     StudentSection,
 )
-from distilvec.recipe.training_keys import check_keys, check_together
+from distilvec.recipe.training_section import TrainingSection, check_together
 from distilvec.tasks.fitting import check_writing
 from distilvec.tasks.section import TaskSection
 from distilvec.validation import refusal
 
-T = TypeVar("T")
-
 __all__ = ["Recipe", "given"]
-
-
-def given(section: T | None, key: str) -> T:
-    """A section that a command needs.
-
-    Raises:
-        DistilvecError: the recipe lacks it.
-    """
-    if section is None:
-        raise DistilvecError("this key is missing", where=key, remedy="Add it to the recipe.")
-    return section
 
 
 class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have none
@@ -82,6 +69,7 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
     )
 
     _source: Path | None = PrivateAttr(None)
+    _chosen: tuple[str, ...] = PrivateAttr(())
 
     def __eq__(self, other: object) -> bool:
         """Whether all keys are equal, wherever the two were read from."""
@@ -91,6 +79,11 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
     def source(self) -> Path | None:
         """The file that it was read from; None for one made of values."""
         return self._source
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """What was filled in from the table of defaults, and why, a line each (`flow.defaults.with_defaults`)."""
+        return self._chosen
 
     @property
     def place(self) -> Path:
@@ -107,8 +100,11 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         for name in ("output", "cache"):
             if is_url(getattr(self, name) or ""):
                 raise ValueError(f"{name} is a folder of this machine; a copy of the stores elsewhere is remote: URL")
-        if self.remote is not None and not is_url(self.remote):
-            raise ValueError("remote is an address such as s3://bucket/folder or file:///folder")
+        if self.remote is not None:
+            from distilvec.store.remote import unfit
+
+            if (told := unfit(self.remote)) is not None:
+                raise ValueError(f"remote {told}")
         return self
 
     @model_validator(mode="after")
@@ -147,12 +143,6 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             raise ValueError("student.fold: the task's head reads what the expert head gives; it cannot be folded")
         return self
 
-    @model_validator(mode="after")
-    def _adapters_stay_here(self) -> Recipe:
-        if self.student is not None and self.student.lora and self.training.arguments.get("push_to_hub"):
-            raise ValueError("training.push_to_hub: adapters are merged at the end only; push the finished student")
-        return self
-
     @classmethod
     def load(cls, path: str | Path, changes: list[str] | None = None, *, output: str | Path | None = None) -> Recipe:
         """Read a YAML file, apply `key.key=value` changes, validate. An `output` replaces the file's, as it is.
@@ -165,10 +155,10 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         """
         file = Path(home(str(path)))
         try:
-            source = file.read_text(encoding="utf-8")
+            source = read_small(file)
         except (OSError, UnicodeDecodeError) as error:
             raise DistilvecError(
-                f"the recipe cannot be read ({error})", where=str(path), remedy="Check the path."
+                f"the recipe cannot be read ({error})", where=str(path), remedy="Check the path: is it the recipe?"
             ) from error
         try:
             data, lines = plain_yaml.read(source), plain_yaml.lines(source)
@@ -199,9 +189,10 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         except ValidationError as error:
             raise refusal(error, cls, where, lines, whole="recipe") from error
         recipe.resolve_method(where, lines or {})
-        recipe._check_items(where, lines or {})
         recipe._check_training(where, lines or {})
-        recipe._settle_space(where, lines or {})
+        if not recipe.method.is_open:
+            recipe._check_items(where, lines or {})
+            recipe._settle_space(where, lines or {})
         return recipe
 
     def _check_items(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
@@ -284,13 +275,6 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
 
     def _check_training(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
         """Refuse training keys now, not after hours of teaching."""
-        for key, value in self.training.arguments.items():
-            try:
-                check_keys({key: value})
-            except DistilvecError as error:
-                line = lines.get(("training", key))
-                place = ", ".join(part for part in (where, f"line {line}" if line else None, error.where) if part)
-                raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
         try:
             check_together(self.training, self.optimizer)
         except DistilvecError as error:
@@ -306,6 +290,8 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         """
         from distilvec.methods.table import build_method, build_options
 
+        if self.method.is_open:
+            return None
         try:
             if self.method.beside:
                 build_method(self.method.name, self.method.options)

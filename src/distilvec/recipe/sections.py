@@ -6,16 +6,31 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from distilvec.corpus.tables import is_dataset, is_table
+from distilvec.errors import DistilvecError
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.recipe.places import at_revision
 
 #: Of a teacher: it becomes the name of a folder.
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+
+
+T = TypeVar("T")
+
+
+def given(section: T | None, key: str) -> T:
+    """A section that a command needs.
+
+    Raises:
+        DistilvecError: the recipe lacks it.
+    """
+    if section is None:
+        raise DistilvecError("this key is missing", where=key, remedy="Add it to the recipe.")
+    return section
 
 
 class Section(BaseModel):
@@ -46,12 +61,12 @@ class CorpusSection(Section):
     teacher_text: str | None = Field(
         None, description="column the teacher reads instead, for all text columns (translation)"
     )
-    holdout: float = Field(
-        0.02,
+    holdout: float | None = Field(
+        None,
         ge=0,
         lt=0.5,
-        description="share kept out of training, by content hash; of millions of "
-        "texts a smaller one is enough: some thousands are looked at, and the teacher reads all",
+        description="share kept out of training, by content hash; null = 2 %, of a small corpus about 120 items, at "
+        "most a fifth; of millions of texts a smaller one is enough: some thousands are looked at",
     )
     limit: int | None = Field(None, gt=0, description="stop after so many rows")
     revision: str | None = Field(
@@ -87,7 +102,12 @@ class ApiSection(Section):
     concurrency: int = Field(4, gt=0, le=256, description="requests under way at once")
     tokens_per_request: int | None = Field(None, gt=0, description="at most, by estimate; batch_size bounds it too")
     tokens_per_minute: float | None = Field(None, gt=0, description="limit; teachers.rate_limit is that of requests")
-    timeout: float = Field(60.0, gt=0, le=3600, description="seconds for which the service may say nothing")
+    timeout: float = Field(
+        60.0,
+        gt=0,
+        le=3600,
+        description="seconds for which the service may say nothing; a whole answer may take five times as long",
+    )
     attempts: int = Field(8, gt=0, le=100, description="how often a request is tried")
     price: float | None = Field(None, ge=0, description="of a million tokens, for --dry-run")
 
@@ -104,7 +124,9 @@ class TeacherSection(Section):
         None, description="module:function from a list of texts to vectors; from Python also the function itself"
     )
     api: ApiSection | None = Field(None, description="a service that answers as OpenAI's /embeddings does")
-    vectors: str | None = Field(None, description=".npy file or parquet file with a vector column")
+    vectors: str | None = Field(
+        None, description=".npy or .npz file, or a table with a column of vectors (.parquet, .jsonl, .csv, .tsv ...)"
+    )
     texts: str | None = Field(None, description="texts of the vectors, one per row")
     prompt: str | None = Field(None, description="put before every text; null = the teacher's own default")
     max_length: int | None = Field(None, gt=0)
@@ -183,17 +205,24 @@ def name_of_function(call: Any) -> str | None:
     return f"{type(owner).__module__}:{type(owner).__qualname__}.<object>.{call.__name__}"
 
 
+#: A method that is chosen by the kind of student.
+AUTO = "auto"
+
+
 class MethodSection(BaseModel):
     """The method and its options; the options belong to the method's own schema."""
 
     model_config = ConfigDict(extra="allow")
-    name: str = Field("talas", description="of `distilvec methods`, or module:Class; from Python also the class itself")
+    name: str = Field(
+        AUTO,
+        description="of `distilvec methods`, or module:Class; from Python also the class itself; auto = by the student",
+    )
     matryoshka: list[int] | None = Field(None, description="also train these prefixes of the student's vector")
-    token_states: float = Field(
-        0.0,
+    token_states: float | None = Field(
+        None,
         ge=0,
         description="weight of a term that holds the student's last token states to the teacher's, where both cut a "
-        "text alike; for a student as wide as its teacher (shrink)",
+        "text alike; for a student as wide as its teacher (shrink); null = none, or what method auto takes",
     )
     beside: dict[str, Any] | None = Field(
         None, description="a second method on pairs or scores at the same time: its name, weight (1) and options"
@@ -208,6 +237,11 @@ class MethodSection(BaseModel):
     @classmethod
     def _name_the_class_beside(cls, given: Any) -> Any:
         return _named(given)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is chosen by the kind of student."""
+        return self.name == AUTO
 
     @property
     def options(self) -> dict[str, Any]:
@@ -254,8 +288,8 @@ class SharpnessSection(Section):
 
 
 class OptimizerSection(Section):
-    lr: float = Field(2e-5, gt=0)
-    heads_lr: float | None = Field(1e-4, gt=0, description="learning rate of the heads; null = lr")
+    lr: float | None = Field(None, gt=0, description="learning rate; null = by the kind of student")
+    heads_lr: float | None = Field(None, gt=0, description="learning rate of the heads; null = lr")
     weight_decay: float = Field(0.01, ge=0)
     muon: bool = Field(
         False, description="orthogonal steps for the matrices of the student's linear layers; AdamW for all else"
@@ -265,41 +299,6 @@ class OptimizerSection(Section):
 
 #: numpy's generators take 32 bits.
 MOST_SEEDS = 2**32
-
-
-class TrainingSection(BaseModel):
-    """Length, batches and checkpoints; further keys go to transformers.TrainingArguments."""
-
-    model_config = ConfigDict(extra="allow", validate_default=True, allow_inf_nan=False)
-    epochs: float = Field(2, gt=0, le=1_000_000)
-    batch_size: int = Field(
-        32, gt=0, description="items per step, over all processes; gradient_accumulation_steps multiplies it"
-    )
-    mini_batch_size: int | None = Field(
-        None,
-        gt=0,
-        description="gradient caching: the student reads so many texts at a time, while the loss sees the whole batch; "
-        "memory for few, at the price of a second forward pass",
-    )
-    gather: bool = Field(
-        True,
-        description="losses that compare the rows of a batch see those of all processes; false: each its own alone, "
-        "which saves the exchange",
-    )
-    seed: int = Field(0, ge=0, lt=MOST_SEEDS)
-    evaluate_every: int | None = Field(None, gt=0, description="held-out agreement every so many steps")
-    save_every: int | None = Field(
-        None,
-        gt=0,
-        description="checkpoint every so many steps; null = at each evaluation with `best`, else each epoch and each "
-        "half hour",
-    )
-    patience: int | None = Field(None, gt=0, description="stop after so many evaluations without a better metric")
-    best: str | None = Field(None, description="metric of the best checkpoint, e.g. agreement_cosine")
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        return dict(self.__pydantic_extra__ or {})
 
 
 class JudgingSection(Section):

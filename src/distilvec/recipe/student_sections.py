@@ -14,9 +14,19 @@ from distilvec.words import amount
 class ShrinkSection(Section):
     """A student cut out of another model."""
 
-    of: str = Field(description="name of a teacher of this recipe, a folder or a hub id")
+    of: str | None = Field(
+        None,
+        description="name of a teacher of this recipe, a folder or a hub id; null = the first teacher that is a model",
+    )
+    parameters: float | None = Field(
+        None,
+        gt=0,
+        description="about so many, e.g. 5.67M, where no other size is given; null = a quarter of the model's",
+    )
     layers: int | list[int] | None = Field(None, description="how many blocks (evenly spaced), or which (1-based)")
-    vocabulary: int | None = Field(None, gt=0, description="keep at most so many pieces, those the corpus uses")
+    vocabulary: int | None = Field(
+        None, gt=0, description="keep so many pieces: those the corpus uses, then the tokenizer's most frequent others"
+    )
     embedding: int | None = Field(
         None, gt=1, description="rank of the table of word pieces: a narrow table and a linear map to the blocks"
     )
@@ -24,6 +34,23 @@ class ShrinkSection(Section):
     heads: int | None = Field(None, gt=0, description="attention heads of each block")
     positions: int | None = Field(None, gt=0, description="keep the first n positions: texts of at most n tokens")
     width: int | None = Field(None, gt=0, description="numbers of the blocks' states: whole heads of them")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it names no model, or no size."""
+        sizes = (self.layers, self.vocabulary, self.embedding, self.inner, self.heads, self.width)
+        return self.of is None or (all(size is None for size in sizes) and self.positions is None)
+
+    @field_validator("parameters", mode="before")
+    @classmethod
+    def _read(cls, value: Any) -> Any:
+        return amount(value, "") if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_size(self) -> ShrinkSection:
+        if self.parameters is not None and not self.model_copy(update={"of": "x"}).is_open:
+            raise ValueError("parameters chooses the other sizes: give it alone")
+        return self
 
 
 #: More blocks, or a wider vector, has no model that is meant; and memory ends with a kill, not with a message.
@@ -86,7 +113,9 @@ class StaticSection(Section):
 
     of: str = Field(description="name of a teacher of this recipe, a folder or a hub id")
     dimensions: int | None = Field(256, gt=0, description="at most so many principal axes; null = all")
-    vocabulary: int | None = Field(None, gt=0, description="keep at most so many pieces, those the corpus uses")
+    vocabulary: int | None = Field(
+        None, gt=0, description="keep so many pieces: those the corpus uses, then the tokenizer's most frequent others"
+    )
 
 
 class AutoSection(Section):

@@ -9,12 +9,11 @@ from pathlib import Path
 from distilvec.files import temporary, writing
 from distilvec.folders import check, publish, read
 from distilvec.judging.geometry import MODES, Geometry, MixtureGeometry, Spread
-from distilvec.report.blocks import Section, Table, Text
-from distilvec.report.facts import Fact
+from distilvec.report.blocks import Chapter, Text, Warnings, facts, table
 from distilvec.report.geometry_plots import mixture_figures
-from distilvec.report.grid import Cell, Grid, escape_markdown
-from distilvec.report.markdown import alarms, dressed, fact_table
+from distilvec.report.grid import escape_markdown
 from distilvec.report.plots import style
+from distilvec.report.render.markdown import blocks_markdown, chapters_markdown
 
 FILES = ("geometry.md", "geometry.json")
 
@@ -22,26 +21,22 @@ FILES = ("geometry.md", "geometry.json")
 def geometry_markdown(found: Geometry, name: str) -> str:
     """The tables: the space, then the mixtures."""
     space = found.space
-    facts = [
-        Fact("anisotropy", f"{space['mean_cosine']:.3f}", "mean cosine of two texts; 1 = collapsed"),
-        Fact(
-            "effective rank",
-            f"{space['effective_rank']:.1f} ({100 * space['rank_share']:.0f} % of the possible)",
-            "how many directions carry the differences",
-        ),
-        Fact("hubness", f"{space['hubness']:.2f}", "skewness of how often a text is among others' nearest; 0 = even"),
-    ]
+    rank = f"{space['effective_rank']:.1f} ({100 * space['rank_share']:.0f} % of the possible)"
+    numbers = facts(
+        ("anisotropy", f"{space['mean_cosine']:.3f}", "mean cosine of two texts; 1 = collapsed"),
+        ("effective rank", rank, "how many directions carry the differences"),
+        ("hubness", f"{space['hubness']:.2f}", "skewness of how often a text is among others' nearest; 0 = even"),
+    )
     parts = [
         f"# Geometry of {escape_markdown(name)}",
         f"Over {found.items:,} texts, vectors of {found.width} dimensions.",
-        fact_table(facts),
-        *alarms(space.get("alarms", [])),
-        *dressed(_mixtures(found.mixtures) if found.mixtures else [], {}),
+        *blocks_markdown([numbers, Warnings("Alarm", space.get("alarms", []))]),
+        *chapters_markdown(_mixtures(found.mixtures) if found.mixtures else [], {}),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _mixtures(mixtures: list[MixtureGeometry]) -> list[Section]:
+def _mixtures(mixtures: list[MixtureGeometry]) -> list[Chapter]:
     active, output = [], []
     for each in mixtures:
         load = f"{100 * max(each.load):.0f} %" if each.load else ""
@@ -61,13 +56,9 @@ def _mixtures(mixtures: list[MixtureGeometry]) -> list[Section]:
         "weighted sum of lengths once the router's mass is taken out."
     )
     return [
-        Section("active", "Active experts", [Text(about_active), _table(header, active)]),
-        Section("length", "Length of the output", [Text(about_output), _table(MODES, output)]),
+        Chapter("active", "Active experts", [Text(about_active), table(["layer", *header], active)]),
+        Chapter("length", "Length of the output", [Text(about_output), table(["layer", *MODES], output)]),
     ]
-
-
-def _table(header: Sequence[str], rows: list[list[str]]) -> Table:
-    return Table(Grid(["layer", *header], [[Cell(text) for text in row] for row in rows], []))
 
 
 def _layer(each: MixtureGeometry) -> str:
@@ -78,15 +69,15 @@ def _spread(spread: Spread, digits: int = 2) -> str:
     return f"{spread.median:.{digits}f} ({spread.low:.{digits}f} to {spread.high:.{digits}f})"
 
 
-def check_place(folder: Path) -> None:
-    """Refuse to write where other files have the names of a geometry's, or where nothing can be written.
+def check_place(folder: Path, names: Sequence[str] = (*FILES, "figures")) -> None:
+    """Refuse to write if files that are not ours have the names of what `write_geometry` writes.
 
     Raises:
         DistilvecError: naming them.
         EnvironmentProblem: the folder cannot be written.
     """
     again = "geometry" in read(folder).get("files", {})  # in its own figures, files that are not ours are no hindrance
-    check(folder, "geometry", FILES if again else [*FILES, "figures"])
+    check(folder, "geometry", FILES if again else names)
 
 
 def write_geometry(found: Geometry, name: str, folder: str | Path) -> Path:
@@ -97,12 +88,14 @@ def write_geometry(found: Geometry, name: str, folder: str | Path) -> Path:
         EnvironmentProblem: the folder cannot be written.
     """
     place = Path(folder)
-    check_place(place)
+    check_place(place, [*FILES, *(["figures"] if found.mixtures else [])])
     with writing("folder", place):
         place.mkdir(parents=True, exist_ok=True)
         with temporary(place) as made:
-            (made / "figures").mkdir(parents=True)
+            made.mkdir()
             text = geometry_markdown(found, name)
+            if found.mixtures:
+                (made / "figures").mkdir()
             with style():
                 for title, figure in mixture_figures(found.mixtures).items() if found.mixtures else ():
                     figure.savefig(made / "figures" / f"{title}.svg", facecolor="white")

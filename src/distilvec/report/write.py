@@ -13,8 +13,8 @@ from distilvec.report.record import Record
 def write_report(record: Record, folder: str | Path) -> Path:
     """Write the report of a run; an older one is replaced.
 
-    Everything is made in a folder of its own first and then renamed into place, `report.json` last: where it
-    stands, the rest is there too. Files in `figures/` that are not ours stay.
+    Everything is made in a folder of its own first and then renamed into place, `report.json` last: if it is there, the
+    rest is too. Other files in `figures/` stay.
 
     Returns:
         The path of `report.html`.
@@ -22,15 +22,15 @@ def write_report(record: Record, folder: str | Path) -> Path:
     Raises:
         EnvironmentProblem: the folder cannot be written.
     """
-    from distilvec.report.html import render_html
-    from distilvec.report.markdown import render_markdown
-    from distilvec.report.plots import draw, save_figures
+    from distilvec.report.plots import save_figures
+    from distilvec.report.render.markdown import render_markdown
+    from distilvec.report.render.page import draw_figures, render_html
 
     out = Path(folder)
-    with writing("report", out, "Make room or choose another folder."):
+    with writing("report", out):
         out.mkdir(parents=True, exist_ok=True)
         with temporary(out) as made:
-            drawn = draw(record)
+            drawn = draw_figures(record)
             figures = save_figures(drawn, made / "figures")
             (made / "report.md").write_text(render_markdown(record, figures), encoding="utf-8")
             (made / "report.html").write_text(render_html(record, drawn), encoding="utf-8")

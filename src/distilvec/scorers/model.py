@@ -14,6 +14,7 @@ from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.modules.cross_encoder import open_cross_encoder
 from distilvec.modules.opening import inner_folders, locate
 from distilvec.modules.pipeline import set_length, usable_positions
+from distilvec.modules.promised_tokens import tokens_put
 from distilvec.modules.task_head import has_head
 from distilvec.tasks.predictor import Predictor
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, hash_files, licence_of
@@ -104,7 +105,7 @@ class ModelScorer:
             name=name,
             kind="scorer",
             source=str(model),
-            fingerprint=fingerprint(described, head, self._column, length),
+            fingerprint=fingerprint(described, head, self._column, length, *tokens_put(read_by)),
             width=1,
             max_length=length if isinstance(length, int) else None,
             licence=licence_of(folder),

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from distilvec.corpus.keys import is_blank
 from distilvec.errors import EnvironmentProblem
 from distilvec.serving.batcher import Batcher, BusyError
+from distilvec.serving.limits import Limits
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -38,6 +40,11 @@ MEDIA = (
 LATER = 1
 
 
+_HEADERS = {503: {"Retry-After": str(LATER)}, 408: {"Connection": "close"}}
+#: A token of a text has fewer characters than this; what has more is refused before its tokens are counted.
+_CHARACTERS_OF_A_TOKEN = 10
+
+
 class _Refusal(Exception):
     """What is wrong with a request, and the status that says so."""
 
@@ -46,8 +53,14 @@ class _Refusal(Exception):
         self.status, self.code = status, code
 
 
+def failure(status: int, message: str, code: str) -> dict[str, Any]:
+    """The content of an answer that refuses, in OpenAI's shape."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
 def application(
-    model: SentenceTransformer, name: str, *, key: str | None = None, batch: int = 64, most_waiting: int = 4096
+    model: SentenceTransformer, name: str, *, key: str | None = None, batch: int = 64, limits: Limits | None = None
 ) -> Starlette:
     """An ASGI application with `/v1/embeddings`, `/v1/models` and `/health`.
 
@@ -56,7 +69,7 @@ def application(
         name: that clients ask for; any other is refused.
         key: that clients must send ("Authorization: Bearer KEY"); None = everybody may ask. `/health` needs none.
         batch: texts that are encoded together, in one forward pass.
-        most_waiting: texts that may wait; whoever comes then is turned away with 503.
+        limits: of what a client may take; those of connections need `configured` too.
 
     A model of images reads data URIs alone: the names of files and addresses on the web, which it would open or fetch,
     are refused.
@@ -74,7 +87,9 @@ def application(
             "serving needs starlette and uvicorn", where="serve", remedy="pip install 'distilvec[serve]'"
         ) from error
     model.eval()
-    server = _Server(model, name, key, Batcher(_encoder(model, batch), batch=batch, most_waiting=most_waiting))
+    limits = limits or Limits()
+    batcher = Batcher(_encoder(model, batch), batch=batch, most_waiting=limits.waiting)
+    server = _Server(model, name, key, batcher, limits)
 
     def answering(what: Any) -> Any:
         async def answer(request: Request) -> Response:
@@ -83,10 +98,8 @@ def application(
             except ClientDisconnect:
                 return Response(status_code=400)  # nobody reads it
             except _Refusal as refusal:
-                kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
-                content = {"error": {"message": str(refusal), "type": kind, "param": None, "code": refusal.code}}
-                headers = {"Retry-After": str(LATER)} if refusal.status == 503 else None
-                return JSONResponse(content, refusal.status, headers)
+                content = failure(refusal.status, str(refusal), refusal.code)
+                return JSONResponse(content, refusal.status, _HEADERS.get(refusal.status))
 
         return answer
 
@@ -109,8 +122,10 @@ def application(
 
 
 class _Server:
-    def __init__(self, model: SentenceTransformer, name: str, key: str | None, batcher: Batcher) -> None:
-        self.model, self.name, self.key, self.batcher = model, name, key, batcher
+    def __init__(
+        self, model: SentenceTransformer, name: str, key: str | None, batcher: Batcher, limits: Limits
+    ) -> None:
+        self.model, self.name, self.key, self.batcher, self.limits = model, name, key, batcher, limits
         self.width = int(model.get_embedding_dimension() or np.shape(model.encode(["A probe."]))[-1])
         self._counter = _counter(model)
         kinds = set(getattr(model, "modalities", ["text"]))
@@ -127,7 +142,7 @@ class _Server:
 
     async def embeddings(self, request: Request) -> dict[str, Any]:
         self._admit(request)
-        asked = await _body(request)
+        asked = await _body(request, self.limits.seconds)
         if asked.get("model") not in (None, self.name):
             raise _Refusal(404, f'there is no such model; this is "{self.name}"', "model_not_found")
         texts = _texts(asked.get("input"), self._heads)
@@ -140,9 +155,21 @@ class _Server:
         if side not in (None, "query", "document"):
             raise _Refusal(400, "input_type is query or document", "invalid_value")
         try:
-            vectors = await self.batcher.vectors(texts, side)
+            with self.batcher.admitted(len(texts)):
+                tokens = await self._counted(texts)
+                vectors = await self._vectors(texts, side)
         except BusyError:
             raise _Refusal(503, "too many texts are waiting", "overloaded") from None
+        rows = [
+            {"object": "embedding", "index": index, "embedding": each}
+            for index, each in enumerate(_written(_cut(vectors, width), encoding))
+        ]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return {"object": "list", "data": rows, "model": self.name, "usage": usage}
+
+    async def _vectors(self, texts: list[str], side: str | None) -> npt.NDArray[np.float32]:
+        try:
+            vectors = await self.batcher.vectors(texts, side)
         except ValueError as error:  # as models of molecules and images say that they cannot read an input
             logger.warning("the model cannot read an input (%s)", error)
             raise _Refusal(400, f"the model cannot read an input ({str(error)[:200]})", "invalid_value") from error
@@ -153,13 +180,22 @@ class _Server:
         if not finite.all():
             told = f"the model gives no numbers for input {int(finite.argmin())}"
             raise _Refusal(500, told, "model_error")
-        tokens = await asyncio.to_thread(self._tokens, texts)  # of long texts that takes seconds
-        rows = [
-            {"object": "embedding", "index": index, "embedding": each}
-            for index, each in enumerate(_written(_cut(vectors, width), encoding))
-        ]
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return {"object": "list", "data": rows, "model": self.name, "usage": usage}
+        if not (read := vectors.any(axis=1)).all():  # as a table of word vectors gives where it knows no piece
+            told = f"input {int(read.argmin())} holds nothing that the model knows"
+            raise _Refusal(400, told, "invalid_value")
+        return vectors
+
+    async def _counted(self, texts: list[str]) -> int:
+        """The tokens of a request, which has no more than it may have."""
+        plain = [text for text in texts if not text.startswith(self._heads)]  # an image has no tokens
+        tokens, most, size = 0, self.limits.tokens, sum(len(text) for text in plain)
+        told = f"{size:,} characters"
+        if size <= most * _CHARACTERS_OF_A_TOKEN:
+            tokens = await asyncio.to_thread(self._tokens, plain)  # of long texts that takes seconds
+            told = f"{tokens:,} tokens"
+        if tokens > most or size > most * _CHARACTERS_OF_A_TOKEN:
+            raise _Refusal(413, f"a request has at most {most:,} tokens, this one has {told}", "too_large")
+        return tokens
 
     def _admit(self, request: Request) -> None:
         if self.key is None:
@@ -220,13 +256,17 @@ def _encoder(model: SentenceTransformer, batch: int) -> Any:
     return encode
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    """The JSON object of a request, which is read no further than it may be long."""
-    content = b""
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > MOST_BYTES:
-            raise _Refusal(413, f"a request has at most {MOST_BYTES >> 20} MiB", "too_large")
+async def _body(request: Request, seconds: float) -> dict[str, Any]:
+    """The JSON object of a request, which is read no further than it may be long, and no longer than it may take."""
+    content = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > MOST_BYTES:
+                    raise _Refusal(413, f"a request has at most {MOST_BYTES >> 20} MiB", "too_large")
+    except TimeoutError:
+        raise _Refusal(408, f"the request was not there after {seconds:g} s", "timeout") from None
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
@@ -251,7 +291,7 @@ def _texts(given: Any, media: tuple[str, ...]) -> list[str]:
         if len(text) > MOST_CHARACTERS and not text.startswith(media):
             told = f"input {index} has {len(text):,} characters, and a text has at most {MOST_CHARACTERS:,}"
             raise _Refusal(413, told, "too_large")
-        if not text.strip():
+        if is_blank(text):
             raise _Refusal(400, f"input {index} is empty", "invalid_value")
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise _Refusal(400, f"input {index} holds half a character", "invalid_value")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
 from distilvec.serving.app import application
+from distilvec.serving.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,8 @@ def serve(
         raise EnvironmentProblem(
             "serving needs starlette and uvicorn", where="serve", remedy="pip install 'distilvec[serve]'"
         ) from error
+    from distilvec.modules.invariance import warn_of_batches
+    from distilvec.serving.connections import configured
     from distilvec.students import load_student
 
     key = None
@@ -62,16 +65,17 @@ def serve(
                 remedy="Choose another key.",
             )
     called = name or (Path(model).resolve() if Path(model).is_dir() else Path(model)).name
-    app = application(load_student(model), called, key=key, batch=batch)
+    opened, limits = load_student(model), Limits()
+    warn_of_batches(opened, called)
+    app = application(opened, called, key=key, batch=batch, limits=limits)
     listening = _listen(host, port)
     shown = f"[{host}]" if listening.family == socket.AF_INET6 else host
     address = f"http://{shown}:{listening.getsockname()[1]}"
     started(f"{called} answers at {address}/v1/embeddings; Ctrl-C ends it")
     if host not in ("127.0.0.1", "localhost", "::1") and key is None:
         logger.warning("everybody who reaches %s may ask: set --key-env", address)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=30)
     with contextlib.suppress(KeyboardInterrupt, Interrupted):  # what was in work is answered, and that is all
-        uvicorn.Server(config).run(sockets=[listening])
+        uvicorn.Server(configured(app, limits)).run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:

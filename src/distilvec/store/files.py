@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from distilvec.errors import EnvironmentProblem
-from distilvec.files import FULL, temporary
-from distilvec.files import locked as held
-
-_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+from distilvec import system_errors
+from distilvec.files import temporary
 
 
 def write_json(file: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
@@ -39,33 +35,10 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def disk_problems(where: Path) -> Iterator[None]:
-    """Turn a full disk or a missing permission into an `EnvironmentProblem`; let other errors through.
+    """Turn what the system says of a store's disk into an `EnvironmentProblem`; let other errors through.
 
     Raises:
-        EnvironmentProblem: no room, or no permission.
+        EnvironmentProblem: no room, no permission, or the disk fails.
     """
-    try:
+    with system_errors.disk_problems("the store cannot be written", where, "What is complete is kept."):
         yield
-    except OSError as error:
-        if error.errno in FULL:
-            raise EnvironmentProblem(
-                f"no room to write the store ({error.strerror})",
-                where=str(where),
-                remedy="Free disk space or raise the limit, then start again: what is complete is kept.",
-            ) from error
-        if error.errno in _FORBIDDEN:
-            raise EnvironmentProblem(
-                f"the store cannot be written ({error.strerror})",
-                where=str(where),
-                remedy="Check the permissions of the folder.",
-            ) from error
-        raise
-
-
-@contextmanager
-def locked(file: Path, *, wait: bool) -> Iterator[bool]:
-    """As `distilvec.files.locked`, with errors that speak of the store."""
-    with ExitStack() as stack:
-        with disk_problems(file):
-            got = stack.enter_context(held(file, wait=wait))
-        yield got

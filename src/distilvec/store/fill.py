@@ -69,7 +69,9 @@ def fill(
 ) -> FillReport:
     """Let the teacher read the texts of which the store lacks something. Killed and started again, it goes on.
 
-    Encoding and writing overlap. Several processes or machines fill one store at once, each with its shard.
+    Encoding and writing overlap. Several processes or machines fill one store at once, each with its shard. Shards cut
+    other batches, and a text that is padded to another length gets its sums in another order: in float32 a vector
+    differs by 1e-6 of its largest number at most, in float16 mostly not at all (docs/store.md has what was measured).
 
     Args:
         teacher: with `card` and `stream(texts)` or `encode(texts)` (`distilvec.teachers.Teacher`); texts it lacks by

@@ -18,8 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from distilvec.errors import EnvironmentProblem
-from distilvec.files import temporary
-from distilvec.store.files import locked
+from distilvec.files import locked, temporary
 from distilvec.store.layout import SIGNAL
 
 logger = logging.getLogger(__name__)

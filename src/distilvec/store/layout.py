@@ -29,8 +29,10 @@ from typing import Any
 
 import numpy as np
 
+from distilvec import system_errors
 from distilvec.errors import DataError, DistilvecError, nearest
-from distilvec.store.files import disk_problems, locked, write_json
+from distilvec.files import locked, read_small
+from distilvec.store.files import disk_problems, write_json
 
 SCHEMA_VERSION = 1
 SIGNAL = "sentence"
@@ -221,7 +223,7 @@ def add_signal(folder: Path, signal: str, width: int, dtype: str, fingerprint: s
     if fingerprint is not None:
         wanted["fingerprint"] = fingerprint
     with _held(folder):
-        content = json.loads(target.read_text(encoding="utf-8"))
+        content = json.loads(read_small(target))
         entry = content["signals"].setdefault(signal, wanted)
         if entry.get("fingerprint") != fingerprint:
             raise DistilvecError(
@@ -241,7 +243,7 @@ def add_signal(folder: Path, signal: str, width: int, dtype: str, fingerprint: s
 
 def read_signals(folder: Path) -> dict[str, dict[str, Any]]:
     """What store.json says about each signal: name -> width and dtype."""
-    signals: dict[str, dict[str, Any]] = json.loads((folder / "store.json").read_text(encoding="utf-8"))["signals"]
+    signals: dict[str, dict[str, Any]] = json.loads(read_small(folder / "store.json"))["signals"]
     return signals
 
 
@@ -250,7 +252,7 @@ def read_identity(folder: Path) -> str:
 
     "" of a store that versions up to 0.1 began.
     """
-    content = json.loads((folder / "store.json").read_text(encoding="utf-8"))
+    content = json.loads(read_small(folder / "store.json"))
     return str(content.get("identity", ""))
 
 
@@ -262,7 +264,8 @@ def read_format(folder: Path) -> StoreFormat:
     """
     file = folder / "store.json"
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        with system_errors.disk_problems("the store cannot be read", file, "Nothing was changed."):
+            content = json.loads(read_small(file))
         schema = content["schema"]
         if isinstance(schema, int) and schema > SCHEMA_VERSION:
             raise DataError(

@@ -18,6 +18,7 @@ from distilvec.errors import EnvironmentProblem
 from distilvec.store.files import disk_problems, sync_folder, write_json
 from distilvec.store.layout import DTYPES, KEY_BYTES, StoreFormat
 from distilvec.store.statistics import Moments
+from distilvec.system_errors import discard, system_problem
 
 #: Size and age at which a part is written; the age keeps a slow teacher's hours from hanging on one kill.
 PART_BYTES = 64 << 20
@@ -163,7 +164,7 @@ def write_file(folder: Path, name: str, batch: pa.RecordBatch, facts: dict[str, 
             }
             _write_record(folder / f"{name}.json", record)
         except BaseException:
-            arrow.unlink(missing_ok=True)
+            discard(arrow)
             raise
 
 
@@ -306,11 +307,7 @@ def _unreadable(error: OSError, file: Path, what: str) -> BadPart | EnvironmentP
     """
     if error.errno is None or error.errno in _NO_FILE:
         return BadPart(f"{what} cannot be read ({type(error).__name__}: {error})")
-    return EnvironmentProblem(
-        f"the store cannot be read ({os.strerror(error.errno)})",
-        where=str(file),
-        remedy="Nothing was changed. Check permissions, the disk, and how many files may be open (ulimit -n).",
-    )
+    return system_problem(error, "the store cannot be read", file, "Nothing was changed.")
 
 
 def view(buffer: pa.Buffer | None, dtype: Any, rows: int, width: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A store's copy on object storage, or on anything else that fsspec opens: s3://, gs://, az://, sftp://, file://.
+"""A store's copy on object storage or another machine's disk, through fsspec: s3://, gs://, az://, sftp://, file://.
 
 A store is always worked on in a local folder. `pull` fetches the parts that it lacks, `push` adds its own to the copy.
 There a part has its checksum for a name, `<signal>-<checksum>-000000`, so that machines which do not know one another
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.files import temporary, whole
-from distilvec.store.files import disk_problems, locked, write_json
+from distilvec.files import locked, temporary, whole
+from distilvec.store.files import disk_problems, write_json
 from distilvec.store.layout import (
     VOCABULARY,
     add_signal,
@@ -36,6 +36,11 @@ from distilvec.store.scan import part_names
 logger = logging.getLogger(__name__)
 
 FORMAT = "store.json"
+#: Where files can be written, listed and read again. fsspec also opens archives, code hosting, caches and the web.
+PROTOCOLS = {
+    "file", "local", "memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "tos", "hf",
+    "hdfs", "webhdfs", "webdav", "sftp", "ssh", "ftp", "smb",
+}  # fmt: skip
 _SECONDS = 20.0
 _NAME_DIGITS = 32
 
@@ -128,23 +133,42 @@ def mirrored(folder: Path, url: str) -> Iterator[None]:
             push(folder, url)
 
 
+def unfit(url: str) -> str | None:
+    """Say why an address names no storage for copies; None where it does."""
+    protocol, found, _ = url.partition("://")
+    if found and protocol in PROTOCOLS:
+        return None
+    named = f'"{protocol[:80]}" is none of {", ".join(sorted(PROTOCOLS))}' if found else f'"{url[:80]}" has no protocol'
+    return f"is an address such as s3://bucket/folder or file:///folder; {named}"
+
+
 @contextmanager
 def _storage(url: str) -> Iterator[tuple[Any, str]]:
     """The file system of a URL and the path in it."""
     import fsspec
 
+    if (told := unfit(url)) is not None:
+        raise DistilvecError(f"a copy {told}", where=url[:200])
     remedy = "Check the address and your credentials."
     try:
         system, root = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:  # no such protocol, or its package is missing
-        raise EnvironmentProblem(f"the storage cannot be opened ({error})", where=url) from error
-    system.invalidate_cache()
-    try:
+        system.invalidate_cache()
         yield system, root.rstrip("/")
     except DistilvecError:
         raise
-    except Exception as error:  # botocore's and others' own, of which few are an OSError
-        raise EnvironmentProblem(f"the storage cannot be used ({error})", where=url, remedy=remedy) from error
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"this storage needs a package ({_line(error)})", where=url, remedy="Install it."
+        ) from error
+    except (
+        Exception
+    ) as error:  # botocore's and others' own, of which few are an OSError; ftp connects when it is opened
+        raise EnvironmentProblem(f"the storage cannot be used ({_line(error)})", where=url, remedy=remedy) from error
+
+
+def _line(error: Exception) -> str:
+    """What an error says, in one line: some have a page of places where a library was looked for."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _enter(folder: Path, content: dict[str, Any], url: str) -> None:

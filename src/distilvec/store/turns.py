@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from distilvec.errors import Interrupted
+from distilvec.files import locked
 from distilvec.interruption import StopSignals
-from distilvec.store.files import locked
 
 logger = logging.getLogger(__name__)
 #: Seconds between two looks.

@@ -15,8 +15,8 @@ from types import TracebackType
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.files import locked
 from distilvec.store.codec import pack, unpack
-from distilvec.store.files import locked
 from distilvec.store.index import build_index
 from distilvec.store.layout import (
     DTYPES,

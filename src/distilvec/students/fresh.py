@@ -15,7 +15,7 @@ from distilvec.corpus.keys import PAIR
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import open_tokenizer, open_transformer
-from distilvec.modules.text_ids import id_count
+from distilvec.modules.text_ids import check_unknown, id_count
 from distilvec.students.load import tokenizer_kind
 from distilvec.students.shrink import choose_layers
 from distilvec.students.vocabulary import fast_tokenizer, plain_backend
@@ -256,6 +256,7 @@ def _load_tokenizer(tokenizer: str | Path) -> Any:
             where=str(tokenizer),
             remedy="Give a folder that holds tokenizer.json, or a model id.",
         ) from problem
+    check_unknown(words, str(tokenizer))
     if words.pad_token_id is None:
         raise DistilvecError(
             "the tokenizer has no padding token",

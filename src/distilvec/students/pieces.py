@@ -27,6 +27,11 @@ logger = logging.getLogger(__name__)
 _FREE = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>|<\|?reserved.*\d+\|?>")
 
 
+def is_free(piece: str) -> bool:
+    """Whether a piece is a place that its tokenizer keeps free."""
+    return _FREE.fullmatch(piece) is not None
+
+
 def readable_pieces(tokenizer: Any) -> npt.NDArray[np.int64]:
     """Ids, ascending, of the pieces that a text can hold: neither special tokens nor places kept free.
 
@@ -37,7 +42,7 @@ def readable_pieces(tokenizer: Any) -> npt.NDArray[np.int64]:
     special = set(tokenizer.all_special_ids)
     special |= {index for index, token in backend.get_added_tokens_decoder().items() if token.special}
     pieces = backend.get_vocab(with_added_tokens=True)
-    ids = sorted(index for piece, index in pieces.items() if index not in special and not _FREE.fullmatch(piece))
+    ids = sorted(index for piece, index in pieces.items() if index not in special and not is_free(piece))
     return np.asarray(ids, dtype=np.int64)
 
 

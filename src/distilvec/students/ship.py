@@ -93,7 +93,7 @@ def placed(folder: str | Path) -> Iterator[Path]:
     """
     target = named(folder)
     check_model(target)
-    with writing("student", target, "Make room or choose another place."):
+    with writing("student", target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with temporary(target.parent) as partial:
             yield partial

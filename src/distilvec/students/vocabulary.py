@@ -1,4 +1,4 @@
-"""Keeping only the word pieces that a corpus uses, so that what is kept is encoded exactly as before."""
+"""Keeping a part of a tokenizer's pieces, so that a text whose pieces are kept is encoded exactly as before."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError
 from distilvec.modules.text_ids import check_fast
 from distilvec.students.merges import count_parts, merge_pair
+from distilvec.students.pieces import is_free
 
 _CHUNK = 2_000
 _SAMPLE = 10_000
@@ -46,7 +47,11 @@ class PrunedVocabulary:
 def prune_tokenizer(
     tokenizer: Any, texts: Iterable[str], vocabulary: int, *, keep_ids: Iterable[int] = (), rows: int | None = None
 ) -> PrunedVocabulary:
-    """Reduce a tokenizer to the pieces that the texts use most.
+    """Reduce a tokenizer to the pieces that the texts use most, filled up with its own most frequent others.
+
+    A small corpus does not show what other texts of its kind are made of, so the pieces that it leaves free go to those
+    that the tokenizer itself ranks first: WordPiece ids and BPE merges are in the order of frequency, Unigram pieces
+    have scores.
 
     Always kept: special tokens, bytes (byte-level alphabets and byte fallback), printable ASCII characters and every
     character that the texts use, in the forms for the start and the middle of a word. A BPE piece counts as a use of
@@ -56,7 +61,7 @@ def prune_tokenizer(
     Args:
         tokenizer: a transformers tokenizer (WordPiece, BPE or Unigram); left as it is.
         texts: read once; a joint item (`corpus.keys.PAIR`) is the pair that it is.
-        vocabulary: at most this many pieces.
+        vocabulary: how many pieces are kept; all where there are fewer.
         keep_ids: further ids that must stay.
         rows: rows of the model's embedding table.
 
@@ -93,20 +98,6 @@ def prune_tokenizer(
         tokens_before=before,
         tokens_after=after,
     )
-
-
-def pieces_used(tokenizer: Any, texts: Iterable[str]) -> int:
-    """How many pieces `prune_tokenizer` keeps of these texts where it may keep all.
-
-    Raises:
-        DistilvecError: the tokenizer is of another kind, or there are no texts.
-    """
-    backend = plain_backend(tokenizer)
-    spec = json.loads(backend.to_str())
-    pieces = {index: piece for piece, index in backend.get_vocab(with_added_tokens=True).items()}
-    use = _Use(backend, size=max(pieces) + 1)
-    use.count(texts)
-    return len(_choose(spec, pieces, use.counts, _required(spec, pieces, use.counts), len(pieces)))
 
 
 def plain_backend(tokenizer: Any) -> Any:
@@ -201,7 +192,7 @@ def _required(spec: dict[str, Any], pieces: dict[int, str], counts: np.ndarray) 
 def _choose(
     spec: dict[str, Any], pieces: dict[int, str], counts: np.ndarray, required: set[int], vocabulary: int
 ) -> set[int]:
-    """The required ids and, within the budget, those used most, each with all it is made of."""
+    """The required ids, those used most with all they are made of, and the tokenizer's next ones up to the budget."""
     kind = spec["model"]["type"]
     if kind not in ("WordPiece", "BPE", "Unigram", "WordLevel"):
         raise DistilvecError(f"a {kind} tokenizer cannot be pruned", remedy="Leave vocabulary out.")
@@ -215,7 +206,34 @@ def _choose(
     if kind == "BPE":
         used, steps = count_parts(spec["model"], pieces, used)
     wanted = sorted((index for index in used if index not in required), key=lambda i: (-used[i], steps[i], i))
-    return required | set(wanted[: vocabulary - len(required)])
+    kept = required | set(wanted[: vocabulary - len(required)])
+    for index in _ranked(spec, pieces, kept):
+        if len(kept) >= vocabulary:
+            break
+        kept.add(index)
+    return kept
+
+
+def _ranked(spec: dict[str, Any], pieces: dict[int, str], kept: set[int]) -> Iterator[int]:
+    """The other pieces that a text can hold, the most frequent first as the tokenizer was trained.
+
+    A merged BPE piece comes only once its two parts are in `kept`, which the caller fills.
+    """
+    model = spec["model"]
+    added = {entry["id"] for entry in spec["added_tokens"]}
+    others = [index for index in sorted(pieces) if index not in kept | added and not is_free(pieces[index])]
+    if model["type"] == "Unigram":
+        yield from sorted(others, key=lambda index: -model["vocab"][index][1])
+        return
+    if model["type"] != "BPE":
+        yield from others
+        return
+    ids = {piece: index for index, piece in pieces.items()}
+    prefix = model.get("continuing_subword_prefix") or ""
+    for left, right in map(merge_pair, model["merges"]):
+        index = ids.get(left + right.removeprefix(prefix))
+        if index is not None and index not in kept and {ids.get(left), ids.get(right)} <= kept:
+            yield index
 
 
 def _compact(kept: set[int], backend: Any) -> list[int]:

@@ -28,12 +28,15 @@ class Answers:
         folder: of the files; made when missing.
         teacher: fingerprint of who answered; answers of others stay aside.
         width: D.
+
+    Attributes:
+        folder: as given.
     """
 
     def __init__(self, folder: Path, teacher: str, width: int) -> None:
         if not re.fullmatch(r"[0-9a-f]+", teacher):
             raise ValueError(f"{teacher!r} is no fingerprint")
-        self._folder, self._start = folder, f"answers-{teacher[:16]}-"
+        self.folder, self._start = folder, f"answers-{teacher[:16]}-"
         self._row = np.dtype([("key", "u1", 16), ("vector", "<f4", width), ("sum", "<u4")])
         self._exit = ExitStack()
         self._known: dict[bytes, tuple[np.ndarray, int]] = {}
@@ -43,8 +46,8 @@ class Answers:
         self._rows = self._given = 0
 
     def __enter__(self) -> Answers:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for file in sorted(self._folder.glob(f"{self._start}*.bin")):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for file in sorted(self.folder.glob(f"{self._start}*.bin")):
             # What is gone by now was its process' own, which has ended since.
             with suppress(FileNotFoundError):
                 if self._exit.enter_context(locked(file.with_suffix(".lock"), wait=False)):
@@ -63,7 +66,7 @@ class Answers:
             self._file.close()
         self._exit.close()
         with suppress(OSError):  # others write there, or what is kept waits for the next
-            self._folder.rmdir()
+            self.folder.rmdir()
 
     def _take_over(self, file: Path) -> None:
         count = file.stat().st_size // self._row.itemsize  # a last row that was cut short is left out
@@ -108,9 +111,9 @@ class Answers:
         if self._file is not None:
             self._file.close()
             self._own[-1] = (self._own[-1][0], self._given)
-        file = self._folder / f"{self._start}{secrets.token_hex(8)}.bin"
+        file = self.folder / f"{self._start}{secrets.token_hex(8)}.bin"
         for attempt in range(1, _ATTEMPTS + 1):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             try:
                 self._exit.enter_context(locked(file.with_suffix(".lock"), wait=False))
                 break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,10 @@ _TOKENIZER_FILES = (
     "vocab.json",
     "vocab.txt",
 )
+#: Characters that are looked at: of a README, and of what it says of a licence.
+_LONGEST_README, _LONGEST_LICENCE = 10_000_000, 10_000
+#: A key of the front matter's top level, and the lines that belong to it.
+_LICENCE = re.compile(r"^license\w*[ \t]*:.*(?:\n(?:[ \t-].*)?)*", re.MULTILINE)
 # Written by whoever saved the folder; they change nothing about the vectors.
 _PASSING_KEYS = {"_name_or_path", "transformers_version", "__version__", "dtype", "torch_dtype"}
 
@@ -148,15 +153,18 @@ def licence_of(folder: Path) -> str | None:
 
 
 def _front_matter(readme: Path) -> dict[str, Any]:
+    """Read the keys of a README's front matter that begin with "license"; others may be long, and are not parsed."""
     import yaml
 
     if not readme.is_file():
         return {}
-    text = readme.read_text(encoding="utf-8", errors="replace")
-    if not text.startswith("---") or (end := text.find("\n---", 3)) < 0:
+    with readme.open(encoding="utf-8", errors="replace") as file:
+        text = file.read(_LONGEST_README)
+    if not text.startswith("---"):
         return {}
+    keys = "\n".join(found[0] for found in _LICENCE.finditer(text[: text.find("\n---", 3)]))
     try:
-        header = plain_yaml.read(text[3:end])
+        header = plain_yaml.read(keys[:_LONGEST_LICENCE])
     except yaml.YAMLError:
         return {}
     return header if isinstance(header, dict) else {}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.modules.promised_tokens import ENDS_BARE, ends_bare
 from distilvec.teachers.cards import TeacherCard
 from distilvec.teachers.families import family_of
 from distilvec.teachers.invariance import InvarianceReport, batch_invariance
@@ -97,10 +98,7 @@ def check_teacher(teacher: Any, texts: Sequence[str], modality: str = "text") ->
     invariance = batch_invariance(teacher, items=None if modality == "text" else texts)
     warnings = list(report.warnings)
     if not invariance.passed:
-        warnings.append(
-            f"a text gets another vector alone than padded in a batch (cosine distance {invariance.worst:.2g}, allowed "
-            f"{invariance.tolerance:.2g}). {invariance.advice}"
-        )
+        warnings.append(invariance.warning)
     return dataclasses.replace(report, warnings=warnings, invariance=invariance)
 
 
@@ -124,6 +122,8 @@ def _warnings(teacher: Any, texts: Sequence[str], truncated: float | None) -> li
             f"the folder says nothing about pooling; {card.pooling} was assumed from the kind of model; "
             "pooling: mean, cls or last chooses another"
         )
+    if card.kind == "model" and card.pooling == "lasttoken" and ends_bare(teacher.model):
+        warnings.append(ENDS_BARE)
     if truncated is not None and truncated > 0.05:
         warnings.append(f"{truncated:.0%} of the texts are longer than {card.max_length} tokens and are cut")
     licence = (card.licence or "").lower()

@@ -6,8 +6,6 @@ server, a limit, a broken connection, half an answer) is tried again; what is wr
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
 import math
 import os
@@ -15,12 +13,16 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.teachers.embeddings import UnreadableError, read_embeddings, read_failure, scattered
+from distilvec.teachers.pace import Pace, retry_after
+
+if TYPE_CHECKING:
+    import httpx2
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,10 @@ _BUSY = {408, 409, 425, 429, *range(500, 600)} - {501, 505}
 _UNFIT, _CLOSED = {400, 413, 422}, {401, 403}
 _LONGEST_WAIT = 60.0
 _MOST_BYTES = 512 << 20
+#: Of the time for which a service may say nothing: how long a whole answer may take.
+_WHOLE = 5
+#: Share by which the values of two answers to one text may differ: services round, and sum in another order.
+_SAME = 0.05
 _SECONDS_BETWEEN_WARNINGS = 10.0
 #: Texts of most languages have three to five bytes a token; the service's own counts correct it.
 _TOKENS_PER_BYTE = 0.25
@@ -49,30 +55,6 @@ class _FaultyError(Exception):
     def __init__(self, what: str, *, answered: bool = False, wait: float | None = None) -> None:
         super().__init__(what)
         self.answered, self.wait = answered, wait
-
-
-class Pace:
-    """Requests and tokens a minute, kept by all threads together: evenly, so that no limit is met in bursts."""
-
-    def __init__(self, requests_per_second: float | None, tokens_per_minute: float | None) -> None:
-        self._request = 1 / requests_per_second if requests_per_second else 0.0
-        self._token = 60 / tokens_per_minute if tokens_per_minute else 0.0
-        self._next_request = self._next_token = self._not_before = 0.0
-        self._lock = threading.Lock()
-
-    def reserve(self, tokens: float) -> float:
-        """Seconds to wait before a request of so many tokens; its time is taken."""
-        with self._lock:
-            now = time.monotonic()
-            start = max(now, self._next_request, self._next_token, self._not_before)
-            self._next_request = start + self._request
-            self._next_token = start + self._token * tokens
-            return start - now
-
-    def pause(self, seconds: float) -> None:
-        """Nobody asks before so many seconds are over."""
-        with self._lock:
-            self._not_before = max(self._not_before, time.monotonic() + seconds)
 
 
 class Endpoint:
@@ -109,7 +91,7 @@ class Endpoint:
             dimensions: asked for; None = the service's own.
             extra: further fields of every request.
             encoding: "float" or "base64", of the numbers in the answer; None = not asked for.
-            timeout: seconds for which the service may say nothing.
+            timeout: seconds for which the service may say nothing; a whole answer may take five times as long.
             attempts: how often a request is tried.
             rate_limit: requests per second over all threads, None = no limit.
             tokens_per_minute: over all threads, None = no limit.
@@ -122,20 +104,11 @@ class Endpoint:
         """
         import httpx2
 
+        from distilvec.teachers.bounded_client import BoundedClient
+
         self._where, self._attempts = where, attempts
         self._key = _key(key_env, where)
-        try:
-            address = httpx2.URL(url)
-        except httpx2.InvalidURL as problem:
-            raise DistilvecError(f'"{url}" is no address: {problem}', where=where) from problem
-        if address.scheme not in ("http", "https") or not address.host:
-            raise DistilvecError(
-                f'"{url}" is no address of a service', where=where, remedy="For example http://localhost:8080/v1."
-            )
-        if address.userinfo:
-            raise DistilvecError(
-                "the address holds a password", where=where, remedy="Put it into an environment variable: api.key_env."
-            )
+        address = _address(url, where)
         path = address.path.rstrip("/")
         self.url = address.copy_with(path=path if path.endswith("/embeddings") else f"{path}/embeddings")
         self._body = {
@@ -147,12 +120,16 @@ class Endpoint:
         self._dimensions = dimensions
         limits = httpx2.Limits(max_connections=connections, max_keepalive_connections=connections)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        self._client = httpx2.Client(timeout=timeout, limits=limits, headers=headers)  # redirects are not followed
+        self._client = BoundedClient(timeout=timeout, limits=limits, headers=headers)  # redirects are not followed
+        self._timeout = timeout
         self._pace = Pace(rate_limit, tokens_per_minute)
         self._wait = wait or _sleep
         self._lock = threading.Lock()
         self._bytes = self.tokens = 0
         self.width: int | None = None
+        self._packed = False
+        self._most: float = math.inf  # texts a request, once the service has refused more
+        self._passed = 0  # most texts of a request that was answered
         self._failures, self._told = 0, -math.inf
 
     def estimated_tokens(self, texts: Sequence[str]) -> float:
@@ -160,6 +137,39 @@ class Endpoint:
         with self._lock:
             rate = self.tokens / self._bytes if self.tokens and self._bytes else _TOKENS_PER_BYTE
         return rate * sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+
+    def probe(self, text: str) -> np.ndarray:
+        """The vector of one text, float32 [1, D]. One that came as base64 is compared with its plain numbers.
+
+        Raises:
+            DataError: they differ, because what is packed is of another precision, say.
+            DistilvecError, EnvironmentProblem, StoppedError: as `embed`.
+        """
+        vector = self.embed([text])
+        if not self._packed:
+            return vector
+        body, width = self._body, self.width
+        self._body, self.width = {**body, "encoding_format": "float"}, None
+        try:
+            plain = self.embed([text])
+        finally:
+            self._body, self.width = body, width
+        if self._packed:
+            if scattered(vector[0]):
+                raise DataError(
+                    f"the service answers in base64 that is not float32 ({_shown(vector)})",
+                    where=self._where,
+                    remedy="Set its options so that it answers in plain numbers or in float32.",
+                )
+            told = "%s: the service answers in base64 also where plain numbers are asked for: they cannot be compared"
+            logger.warning(told, self._where)
+        elif plain.shape != vector.shape or _differ(plain.astype(np.float64), vector.astype(np.float64)):
+            raise DataError(
+                f"the service's base64 holds {_shown(vector)}, and its plain answer {_shown(plain)}",
+                where=self._where,
+                remedy="It packs them in another precision than float32: set api.encoding: float.",
+            )
+        return vector
 
     def embed(
         self,
@@ -170,7 +180,7 @@ class Endpoint:
         """float32 [n, D]. A request that the service finds unfit is halved, until the text is found that is at fault.
 
         Args:
-            came: told the texts and vectors of a half whose other half fails: they are paid for.
+            came: called with the texts and vectors of parts whose other parts fail: they are paid for.
             refused: told of a text that the service refuses, whose row is then NaN; None = it is an error.
 
         Raises:
@@ -179,12 +189,17 @@ class Endpoint:
             DataError: it answers with other than one vector per text, again and again.
             StoppedError: `wait` said so.
         """
+        if len(texts) > self._most:
+            return self._in_parts(texts, int(self._most), came, refused)
         for attempt in range(1, self._attempts + 1):
             try:
                 status, content, headers = self._post(texts)
                 if status in _UNFIT:
                     if len(texts) > 1:
-                        return self._halved(texts, came, refused)
+                        vectors = self._in_parts(texts, -(-len(texts) // 2), came, refused)
+                        if not np.isnan(vectors).any():  # no text was refused by itself
+                            self._learn_limit(len(texts), f"HTTP {status}: {self._said(content)}")
+                        return vectors
                     problem = self._unfit(status, content, texts[0])
                     if refused is None or self.width is None:
                         raise problem
@@ -192,7 +207,7 @@ class Endpoint:
                     return np.full((1, self.width), np.nan, np.float32)
                 self._refuse(status, content)
                 if status in _BUSY:
-                    wait = _retry_after(headers)
+                    wait = retry_after(headers)
                     if wait is not None:
                         self._pace.pause(wait)
                     raise _FaultyError(f"HTTP {status}: {self._said(content)}", wait=wait)
@@ -211,20 +226,32 @@ class Endpoint:
                 self._patiently(patience)
         raise AssertionError("the last attempt raises")
 
-    def _halved(
+    def _in_parts(
         self,
         texts: Sequence[str],
+        size: int,
         came: Callable[[Sequence[str], np.ndarray], None] | None,
         refused: Callable[[DistilvecError], None] | None,
     ) -> np.ndarray:
-        half = len(texts) // 2
-        first = self.embed(texts[:half], came, refused)
+        parts: list[np.ndarray] = []
         try:
-            return np.concatenate([first, self.embed(texts[half:], came, refused)])
+            for start in range(0, len(texts), size):
+                parts.append(self.embed(texts[start : start + size], came, refused))
         except (DistilvecError, StoppedError):
-            if came is not None:
-                came(texts[:half], first)
+            if came is not None and parts:
+                came(texts[: size * len(parts)], np.concatenate(parts))
             raise
+        return np.concatenate(parts)
+
+    def _learn_limit(self, refused: int, said: str) -> None:
+        """Remember the most texts that go through, where more never did: then it is their number that is refused."""
+        with self._lock:
+            if not self._passed < refused <= self._most:
+                return
+            first, self._most = math.isinf(self._most), self._passed
+        if first:
+            told = "%s: the service takes at most %s texts a request (%s): set batch_size: %s"
+            logger.warning(told, self._where, f"{self._passed:,}", said, self._passed)
 
     def _tell(self, problem: str, seconds: float) -> None:
         """Say what is tried again, but not for each of thousands of requests."""
@@ -243,8 +270,10 @@ class Endpoint:
         import httpx2
 
         self._patiently(self._pace.reserve(self.estimated_tokens(texts)))
+        whole, body = _WHOLE * self._timeout, {**self._body, "input": list(texts)}
+        started = time.monotonic()
         try:
-            with self._client.stream("POST", self.url, json={**self._body, "input": list(texts)}) as answer:
+            with self._client.within(whole), self._client.stream("POST", self.url, json=body) as answer:
                 content = bytearray()
                 for piece in answer.iter_bytes():
                     content += piece
@@ -252,6 +281,8 @@ class Endpoint:
                         raise _FaultyError(f"it answered with more than {_MOST_BYTES >> 20} MiB", answered=True)
                 return answer.status_code, bytes(content), answer.headers
         except httpx2.HTTPError as problem:
+            if time.monotonic() - started >= whole:
+                raise _FaultyError(f"its answer was not whole after {whole:g} s") from problem
             told = self._hidden(str(problem)) or "no answer"
             raise _FaultyError(f"{type(problem).__name__}: {told}") from problem
         except UnicodeEncodeError as problem:
@@ -283,61 +314,70 @@ class Endpoint:
 
     def _vectors(self, content: bytes, texts: Sequence[str]) -> np.ndarray:
         try:
-            answer = json.loads(content)
-            rows = answer["data"]
-            given = [row.get("index") for row in rows]
-            places = [place if index is None else index for place, index in enumerate(given)]
-            whole = len(places) == len(texts) and {*places} == {*range(len(texts))}
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
-            raise _FaultyError(
-                f"it answered with what holds no vectors: {self._said(content)}", answered=True
-            ) from problem
-        if not whole:
-            told = f" with the indexes {str(given)[:80]}" if len(rows) == len(texts) else ""
-            raise _FaultyError(f"it answered with {len(rows)} vectors for {len(texts)} texts{told}", answered=True)
-        try:
-            numbers = [_numbers(row["embedding"]) for _, row in sorted(zip(places, rows), key=lambda each: each[0])]
-            vectors = np.stack(numbers)
-        except (ValueError, TypeError, KeyError, OverflowError) as problem:
-            raise _FaultyError(f"it answered with vectors that cannot be read ({problem})", answered=True) from problem
-        if vectors.ndim != 2 or not vectors.shape[1] or not np.isfinite(vectors).all():
-            raise _FaultyError("it answered with vectors that are not finite numbers", answered=True)
-        if self._dimensions and vectors.shape[1] != self._dimensions:
+            answer = read_embeddings(content, len(texts))
+        except UnreadableError as problem:
+            said = f": {self._said(content)}" if problem.no_vectors else ""
+            raise _FaultyError(f"it answered with {problem}{said}", answered=True) from problem
+        width = answer.vectors.shape[1]
+        if self._dimensions not in (None, width):
+            packed = ", or set api.encoding: float" if answer.packed else ""
             raise DataError(
-                f"{self._dimensions} dimensions were asked for, and {vectors.shape[1]} came",
+                f"{self._dimensions} dimensions were asked for, and {width} came",
                 where=self._where,
-                remedy="Does this model know `dimensions`? Leave api.dimensions out.",
+                remedy=f"Does this model know `dimensions`? Leave api.dimensions out{packed}.",
             )
-        self._count(answer, texts)
-        self.width = vectors.shape[1]
-        return vectors
-
-    def _count(self, answer: Any, texts: Sequence[str]) -> None:
-        usage = answer.get("usage")
-        tokens = (usage.get("prompt_tokens") or usage.get("total_tokens")) if isinstance(usage, dict) else None
-        if isinstance(tokens, int) and tokens > 0:
-            with self._lock:
-                self.tokens += tokens
+        if self.width not in (None, width):
+            raise DataError(
+                f"vectors of width {self.width} came before, now of width {width}",
+                where=self._where,
+                remedy="Was the model behind this address changed?",
+            )
+        with self._lock:
+            self.width, self._packed = width, answer.packed
+            self._passed = max(self._passed, len(texts))
+            if answer.tokens is not None:
+                self.tokens += answer.tokens
                 self._bytes += sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+        return answer.vectors
 
     def _said(self, content: bytes) -> str:
         """What a service says of a failure, short and without the key."""
-        text = content[:4000].decode("utf-8", "replace")
-        try:
-            answer = json.loads(content)
-            said = answer.get("error", answer.get("detail", answer.get("message", text)))
-            text = str(said.get("message", said) if isinstance(said, dict) else said)
-        except (ValueError, AttributeError, RecursionError):
-            pass
-        return self._hidden(" ".join(text.split()))[:200] or "no word"
+        return self._hidden(read_failure(content))[:200] or "no word"
 
     def _hidden(self, text: str) -> str:
         return text.replace(self._key, "***") if self._key else text
 
 
+def _differ(plain: np.ndarray, other: np.ndarray) -> bool:
+    return bool(np.linalg.norm(plain - other) > _SAME * np.linalg.norm(plain))
+
+
+def _shown(vectors: np.ndarray) -> str:
+    return f"{vectors.shape[1]} numbers that begin with {', '.join(f'{number:.3g}' for number in vectors[0, :3])}"
+
+
 def _sleep(seconds: float) -> bool:
     time.sleep(seconds)
     return False
+
+
+def _address(url: str, where: str) -> httpx2.URL:
+    import httpx2
+
+    try:
+        address = httpx2.URL(url)
+        address.raw_host.decode("ascii").encode("idna")  # as the system does before it looks for the host
+    except (httpx2.InvalidURL, UnicodeError) as problem:
+        raise DistilvecError(f'"{url[:200]}" is no address: {str(problem)[:200]}', where=where) from problem
+    if address.scheme not in ("http", "https") or not address.host:
+        raise DistilvecError(
+            f'"{url[:200]}" is no address of a service', where=where, remedy="For example http://localhost:8080/v1."
+        )
+    if address.userinfo:
+        raise DistilvecError(
+            "the address holds a password", where=where, remedy="Put it into an environment variable: api.key_env."
+        )
+    return address
 
 
 def _key(name: str | None, where: str) -> str | None:
@@ -353,25 +393,3 @@ def _key(name: str | None, where: str) -> str | None:
     if not key.isascii() or not key.isprintable():
         raise EnvironmentProblem(f"the key in {name} has characters that no header takes", where=where)
     return key
-
-
-def _numbers(given: Any) -> np.ndarray:
-    if isinstance(given, str):
-        return np.frombuffer(base64.b64decode(given, validate=True), "<f4").astype(np.float32)
-    vector = np.asarray(given, dtype=np.float32)
-    if vector.ndim != 1:
-        raise ValueError(f"shape {list(vector.shape)}")
-    return vector
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a service asks to be left alone, at most a day."""
-    said = headers.get("retry-after", "")
-    try:
-        seconds = float(said)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(said).timestamp() - time.time()
-        except (ValueError, TypeError):
-            return None
-    return min(max(seconds, 0.0), 86_400.0) if math.isfinite(seconds) else None

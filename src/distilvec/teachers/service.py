@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
+from distilvec.errors import DistilvecError, nearest
+from distilvec.system_errors import system_problem
 from distilvec.teachers.answers import Answers
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
@@ -91,7 +92,7 @@ class ServiceTeacher(SentenceTeacher):
         )
         self._probe, self._asked, self._unread = self._prompt + probe, 0, 0
         self._counting = threading.Lock()
-        seen = self._endpoint.embed([self._probe])
+        seen = self._endpoint.probe(self._probe)
         self.card = TeacherCard(
             name=name,
             kind="service",
@@ -132,7 +133,7 @@ class ServiceTeacher(SentenceTeacher):
         vectors = np.zeros((len(texts), self.card.width), np.float32)
         for rows in self._batches(texts, np.arange(len(texts))):
             asked = [self._prompt + texts[int(row)] for row in rows]
-            vectors[rows] = self._checked(self._endpoint.embed(asked, refused=lambda _: None))
+            vectors[rows] = self._endpoint.embed(asked, refused=lambda _: None)
         return vectors
 
     def rendered(self, text: str) -> tuple[str, int]:
@@ -182,7 +183,7 @@ class ServiceTeacher(SentenceTeacher):
                 prompted = [self._prompt + text for text in asked]
                 with self._counting:
                     self._asked += len(rows)
-                vectors = self._checked(self._endpoint.embed(prompted, came, self._refused))
+                vectors = self._endpoint.embed(prompted, came, self._refused)
                 with keeping:
                     if self.answers is not None:
                         self._keep(self.answers, asked, vectors)
@@ -238,21 +239,12 @@ class ServiceTeacher(SentenceTeacher):
             self._endpoint.embed([self._probe])
             logger.warning("%s; the teacher has nothing for it (%s so far)", problem.what, f"{count:,}")
 
-    def _checked(self, vectors: np.ndarray) -> np.ndarray:
-        if vectors.shape[1] != self.card.width:
-            raise DataError(
-                f"vectors of width {self.card.width} came before, now of width {vectors.shape[1]}",
-                where=self.card.name,
-                remedy="Was the model behind this address changed?",
-            )
-        return vectors
-
     def _keep_half(self, keeping: threading.Lock, read: Sequence[str], vectors: np.ndarray) -> None:
         """Keep what came of a request that failed in its other half; nobody is given it now."""
         texts = [text.removeprefix(self._prompt) for text in read]
         with keeping:
             if self.answers is not None:
-                self._keep(self.answers, texts, self._checked(vectors))
+                self._keep(self.answers, texts, vectors)
 
     def _keep(self, answers: Answers, texts: list[str], vectors: np.ndarray) -> None:
         there = ~np.isnan(vectors).all(axis=1)
@@ -260,11 +252,8 @@ class ServiceTeacher(SentenceTeacher):
             answers.add([self.key(text) for text, here in zip(texts, there, strict=True) if here], vectors[there])
             answers.given(int((~there).sum()))
         except OSError as problem:
-            raise EnvironmentProblem(
-                f"the answers cannot be written ({problem.strerror or problem})",
-                where=str(problem.filename or self.card.name),
-                remedy="Free disk space, then start again: what came before is kept.",
-            ) from problem
+            told = "What came before is kept."
+            raise system_problem(problem, "the answers cannot be written", answers.folder, told) from problem
 
 
 def _given(answer: tuple[np.ndarray, np.ndarray] | BaseException) -> tuple[np.ndarray, np.ndarray]:

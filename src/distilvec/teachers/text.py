@@ -20,6 +20,7 @@ from distilvec.modules.adapters import CONFIG, WEIGHTS, leave_out_prompt, merge_
 from distilvec.modules.guarded import cut_in
 from distilvec.modules.opening import inner_folders, locate, locate_adapters, open_model
 from distilvec.modules.pipeline import PoolingChoice, read_plainly, set_length, set_pooling, side_prompt
+from distilvec.modules.promised_tokens import tokens_put
 from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.modules.text_ids import id_count
 from distilvec.teachers.base import SentenceTeacher
@@ -107,6 +108,7 @@ class TextTeacher(SentenceTeacher):
         beside: list[Any] = [parts, causal] if parts or causal is False else []  # else fingerprints are as they were
         beside += [["first", size] for size in [cut_in(folder)] if size]
         beside += ["without its chat template"] if plain else []
+        beside += tokens_put(self.model)
         self.card = self._make_card(name, str(model), folder, dtype_name, beside)
 
     def rest(self) -> None:

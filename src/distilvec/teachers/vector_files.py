@@ -1,9 +1,8 @@
-"""Files of vectors and of what they belong to: .npy, parquet, texts one a line, keys."""
+"""Files of vectors and of what they belong to: .npy, tables (`vector_tables`), texts one a line, keys."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from distilvec.arrays import as_vectors
-from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.corpus.opening import MOST_UNPACKED, UNPACKED_FREELY, lines, reading
+from distilvec.corpus.readers import table_and_column
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.system_errors import disk_problems
+from distilvec.teachers.vector_tables import read_vector_table
 
-#: The file's own name, with a column or without: a folder may have the ending too.
-_PARQUET = re.compile(r"\.parquet(:[^/\\]*)?$")
+_LONGEST = 16 << 20
 
 
 def read_vectors(
@@ -51,7 +53,7 @@ def read_vectors(
 def open_vectors(
     vectors: str | Path | np.ndarray, texts: Any, name: str, *, wants_texts: bool
 ) -> tuple[np.ndarray, list[str] | None]:
-    """The vectors [n, D] and, of a parquet file where they are wanted, the texts.
+    """The vectors [n, D] and, of a table where they are wanted, the texts.
 
     Raises:
         DataError: a file is missing or not what it has to be.
@@ -59,8 +61,10 @@ def open_vectors(
     if isinstance(vectors, np.ndarray):
         return _matrix(vectors, name), None
     source = str(vectors)
-    if _PARQUET.search(source):
-        return _read_parquet(source, texts, wants_texts=wants_texts)
+    if found := table_and_column(source):
+        file, column = Path(found[0]).expanduser(), found[1]
+        matrix, table = read_vector_table(file, column, texts, wants_texts=wants_texts)
+        return matrix, list(read_texts(texts)) if wants_texts and table is None else table
     return _matrix(_load_npy(Path(source)), source), None
 
 
@@ -120,42 +124,63 @@ def _matrix(vectors: np.ndarray, where: str) -> np.ndarray:
 
 
 def _load_npy(file: Path) -> np.ndarray:
+    """An array of a .npy file, mapped, or the only one of an .npz file."""
+    with reading(file.expanduser()):
+        pass
     try:
-        array = np.load(file.expanduser(), mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError as problem:
-        raise DataError("there is no such file", where=str(file), remedy="Check the path.") from problem
+        with disk_problems("the file cannot be read", file):
+            array = np.load(file.expanduser(), mmap_mode="r", allow_pickle=False)
+        if isinstance(array, np.ndarray):
+            return array
+        with array:
+            names = array.files
+            if file.suffix == ".npz" and len(names) == 1:
+                _check_bomb(array.zip, file)
+                return np.asarray(array[names[0]])
+    except (DataError, EnvironmentProblem):
+        raise
     except Exception as problem:  # hostile bytes lead numpy to errors of zipfile and of Python's tokenizer, too
+        with reading(file.expanduser()), file.expanduser().open("rb") as start:
+            numpys = start.read(6) == b"\x93NUMPY"
+        told = f" ({str(problem).partition('.')[0]})" if numpys else ""  # of other files it speaks of pickled data
         raise DataError(
-            f"this is not an array in .npy form ({str(problem).partition('.')[0]})",
+            f"this is not an array in .npy form{told}",
             where=str(file),
-            remedy="Save it with numpy.save.",
+            remedy="Save it with numpy.save; or give .npz, .parquet, .jsonl, .csv or .tsv.",
         ) from problem
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise DataError("this is an archive of arrays, not one", where=str(file), remedy="Save it with numpy.save.")
-    return array
+    raise DataError(
+        f"this is an archive of arrays, not one: {', '.join(names)[:200]}",
+        where=str(file),
+        remedy="Save it with numpy.save, or alone in an .npz.",
+    )
+
+
+def _check_bomb(archive: Any, file: Path) -> None:
+    entry = archive.infolist()[0]
+    if entry.file_size > max(UNPACKED_FREELY, MOST_UNPACKED * entry.compress_size):
+        raise DataError(
+            f"{entry.compress_size:,} packed bytes unpack to {entry.file_size:,}, which no vectors do", where=str(file)
+        )
 
 
 def _texts_of(file: Path) -> Iterator[str]:
     blank = 0
-    try:
-        with file.open(encoding="utf-8-sig", newline="\n") as lines:
-            for number, line in enumerate(lines, 1):
-                text = line.removesuffix("\n")
-                if file.suffix == ".txt":
-                    yield text.removesuffix("\r")
-                elif not text.strip():
-                    blank = blank or number
-                elif blank:  # only at the end of a file it stands for no vector
-                    raise DataError(
-                        "this line is empty", where=f"{file}:{blank}", remedy="Each line is the text of a vector."
-                    )
-                else:
-                    yield _text_of(text, f"{file}:{number}")
-    except OSError as problem:
-        raise DataError("there is no such file", where=str(file), remedy="Check the path.") from problem
-    except UnicodeDecodeError as problem:
-        raise DataError(f"this is not UTF-8: {problem}", where=str(file)) from problem
+    for line in lines(file, _LONGEST):
+        where = f"{file}:{line.number}"
+        if not line.whole:
+            raise DataError(f"this line has more than {_LONGEST:,} bytes", where=where)
+        try:
+            text = line.content.decode("utf-8")
+        except UnicodeDecodeError as problem:
+            raise DataError(f"this is not UTF-8: {problem}", where=where) from problem
+        if file.suffix == ".txt":
+            yield text
+        elif not text.strip():
+            blank = blank or line.number
+        elif blank:  # only at the end of a file it stands for no vector
+            raise DataError("this line is empty", where=f"{file}:{blank}", remedy="Each line is the text of a vector.")
+        else:
+            yield _text_of(text, where)
 
 
 def _text_of(line: str, where: str) -> str:
@@ -167,99 +192,3 @@ def _text_of(line: str, where: str) -> str:
     if not isinstance(text, str):
         raise DataError('expected a string or an object with "text"', where=where)
     return text
-
-
-def _read_parquet(source: str, texts: Any, wants_texts: bool) -> tuple[np.ndarray, list[str] | None]:
-    """The vector column and, where wanted, the texts of a parquet file or of what `texts` names."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path, _, column = source.partition(".parquet:")
-    file = Path(path + ".parquet" if column else source).expanduser()
-    try:
-        schema = pq.read_schema(file)
-    except FileNotFoundError as problem:
-        raise DataError("there is no such file", where=str(file), remedy="Check the path.") from problem
-    except (OSError, pa.ArrowException) as problem:
-        raise DataError(f"this is not a parquet file: {problem}", where=str(file)) from problem
-    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f'two columns are called "{twice}"', where=str(file), remedy="Rename one of them.")
-    lists = [field.name for field in schema if _is_vector(field.type)]
-    if not column and len(lists) != 1:
-        raise DataError(
-            f"{len(lists) or 'no'} columns of vectors: {', '.join(lists) or ', '.join(schema.names)}",
-            where=str(file),
-            remedy=f'Name it: "{file}:COLUMN".',
-        )
-    column, others = column or lists[0], [name for name in schema.names if name not in lists]
-    if column not in lists:
-        raise DataError(f'there is no vector column "{column}"', where=str(file), remedy=nearest(column, lists))
-    vectors = _stack(_column(file, column), file, column)
-    if not wants_texts:
-        return vectors, None
-    if isinstance(texts, str) and texts not in schema.names and not Path(texts).suffix and not Path(texts).exists():
-        raise DataError(f'there is no column "{texts}" with the texts', where=str(file), remedy=nearest(texts, others))
-    if texts is not None and (not isinstance(texts, str) or texts not in schema.names):
-        return vectors, list(read_texts(texts))
-    text_column = texts or "text"
-    if text_column not in schema.names:
-        raise DataError(
-            f'there is no column "{text_column}" with the texts',
-            where=str(file),
-            remedy=f"Set texts to one of: {', '.join(others)}.",
-        )
-    return vectors, _text_column(_column(file, text_column), file)
-
-
-def _column(file: Path, name: str) -> Any:
-    """One column of a parquet file.
-
-    Raises:
-        DataError: what the file holds of it is damaged.
-    """
-    import pyarrow.parquet as pq
-
-    from distilvec.corpus.opening import reading
-
-    with reading(file):
-        return pq.read_table(file, columns=[name]).column(name)
-
-
-def _text_column(column: Any, file: Path) -> list[str]:
-    """Texts of a parquet column; bytes are texts where they are UTF-8.
-
-    Raises:
-        DataError: it holds something else, or a row has none.
-    """
-    from distilvec.corpus.parquet import arrow_values
-
-    texts = [text for chunk in column.chunks for text in arrow_values(chunk)]
-    for row, text in enumerate(texts):
-        if not isinstance(text, str):
-            what = "no text" if text is None else f"{type(text).__name__} instead of a text"
-            raise DataError(f"row {row + 1} has {what}", where=str(file), remedy="Give every vector its text.")
-    return texts
-
-
-def _is_vector(kind: Any) -> bool:
-    from pyarrow import types
-
-    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    return is_list and types.is_floating(kind.value_type)
-
-
-def _stack(column: Any, file: Path, name: str) -> np.ndarray:
-    parts, width = [], None
-    for chunk in column.chunks:
-        if not len(chunk):
-            continue
-        lengths = {len(row) for row in chunk} if chunk.null_count == 0 else {None}
-        width = width if width is not None else next(iter(lengths))
-        if lengths != {width} or not width:
-            raise DataError(f'the rows of "{name}" are not vectors of one length', where=str(file))
-        flat = chunk.flatten().to_numpy(zero_copy_only=False)
-        parts.append(np.asarray(flat, np.float32).reshape(len(chunk), width))
-    if not parts:
-        raise DataError(f'the column "{name}" has no rows', where=str(file))
-    return np.concatenate(parts)

@@ -1,4 +1,4 @@
-"""Vectors from elsewhere as a teacher: a .npy file, an array or a parquet column, found by the item's key."""
+"""Vectors from elsewhere as a teacher: a .npy file, an array or the column of a table, found by the item's key."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from distilvec.arrays import as_vectors
 from distilvec.corpus.keys import KEY_BYTES, Modality, canonical_item, canonical_keys, content_keys
 from distilvec.corpus.molecules import Components
 from distilvec.corpus.problem import Problem
+from distilvec.corpus.readers import table_and_column
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import scratch, spilled
 from distilvec.teachers.base import SentenceTeacher
@@ -45,10 +46,10 @@ class VectorsTeacher(SentenceTeacher):
         """Open the vectors and index their keys.
 
         Args:
-            vectors: .npy file [n, D] (memory-mapped), array, or parquet file. "file.parquet:column" names its
-                vector column where it has several.
-            texts: .txt (one a line), .jsonl (strings, or objects with "text"), a list, or the name of the parquet
-                file's text column (default "text").
+            vectors: .npy file [n, D] (memory-mapped), .npz file of one array, array, or a table (.parquet, .jsonl, .csv
+                ...) with a column of lists or of texts "[0.1, 0.2]"; "file.parquet:column" names it.
+            texts: .txt (one a line), .jsonl (strings, or objects with "text"), a list, or the name of the table's
+                text column (default "text").
                 Of images: their paths or data URIs; of molecules: SMILES in any form.
             keys: uint8 [n, 16] as `content_keys` makes them, in place of texts.
             modality: of the items, as the corpus has it. An image or a molecule that cannot be read has no vector.
@@ -77,7 +78,7 @@ class VectorsTeacher(SentenceTeacher):
                 if modality == "image" and isinstance(texts, str | Path):
                     table = _from(texts, items)
         elif modality == "image":
-            table = list(_from(str(vectors).partition(".parquet:")[0], table))
+            table = list(_from((table_and_column(str(vectors)) or ("", ""))[0], table))
         row_keys = self._keys_of(table) if table is not None else read_keys(keys)
         check_rows(len(self._vectors), len(row_keys), source, "texts" if table is not None else "keys")
         self._last: tuple[list[str], np.ndarray] | None = None
@@ -88,14 +89,15 @@ class VectorsTeacher(SentenceTeacher):
         for start in range(0, len(words), _CHUNK):
             self._sorted[start : start + _CHUNK] = words[order[start : start + _CHUNK]]
         self._tell_twice(source)
-        sample = np.asarray(self._vectors[:_NORM_SAMPLE], dtype=np.float32)
+        with np.errstate(over="ignore"):
+            lengths = np.linalg.norm(np.asarray(self._vectors[:_NORM_SAMPLE], dtype=np.float64), axis=1)
         self.card = TeacherCard(
             name=name,
             kind="vectors",
             source=source,
             fingerprint=fingerprint(_hash(self._vectors), _hash(row_keys)),
             width=int(self._vectors.shape[1]),
-            normalized=bool(np.allclose(np.linalg.norm(sample, axis=1), 1, atol=1e-3)),
+            normalized=bool(np.allclose(lengths, 1, atol=1e-3)),
             dtype=str(self._vectors.dtype),
         )
 
@@ -136,11 +138,12 @@ class VectorsTeacher(SentenceTeacher):
             rows = self._rows(chunk)
             known = np.flatnonzero(self._known(rows))
             vectors = np.full((len(chunk), self.card.width), np.nan, np.float32)
-            vectors[known] = self._vectors[rows[known]]
+            with np.errstate(over="ignore"):
+                vectors[known] = self._vectors[rows[known]]
             wrong = known[~np.isfinite(vectors[known]).all(axis=1)]
             if len(wrong):
                 raise DataError(
-                    f"the vector in row {rows[wrong[0]]} has values that are not finite",
+                    f"the vector in row {rows[wrong[0]]} has values that are not finite, or too large for float32",
                     where=self.card.source,
                     remedy="Where there is no vector, leave out row and text, or let the whole row be NaN.",
                 )

@@ -16,6 +16,7 @@ from distilvec.errors import DistilvecError, nearest
 from distilvec.modules.blocks import find_writer
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import PoolingChoice
+from distilvec.modules.promised_tokens import tokens_put
 from distilvec.modules.spelling import SEPARATOR, split_items
 from distilvec.modules.writing import open_writer
 from distilvec.teachers.text import BUDGET, DTYPES, TextTeacher, best_device, best_dtype, stored_dtype
@@ -67,7 +68,8 @@ class WritingTeacher(TextTeacher):
         self.assumed_pooling, self.head, self.prompts = False, None, {}
         self.prompt_chosen, self.prompt, self.tokens = True, prompt or "", None
         self._budget = token_budget or BUDGET.get(self.device.type, BUDGET["cuda"])
-        self.card = self._make_card(name, str(model), folder, dtype_name, ["writes", separator])
+        beside = ["writes", separator, *tokens_put(self.model)]
+        self.card = self._make_card(name, str(model), folder, dtype_name, beside)
 
     def rest(self) -> None:
         """Stays where it is: what it writes is judged with its model itself."""

@@ -1,14 +1,14 @@
-"""Training: data of a step, the distiller, the trainer, and `fit`, which puts them together."""
+"""Training: data of a step, the distiller, the loop, and `fit`, which puts them together."""
 
-from distilvec.training.arguments import bfloat16_pays
-from distilvec.training.callbacks import Ticker
-from distilvec.training.checkpoint_folders import newest_checkpoint
+from distilvec.training.checkpoint import newest_checkpoint
 from distilvec.training.data import Collator, SignalSource
-from distilvec.training.distiller import Distiller
 from distilvec.training.fit import Fitted, fit
+from distilvec.training.log import Ticker
+from distilvec.training.precision import bfloat16_pays
 from distilvec.training.sample import free_maps
 from distilvec.training.samplers import BucketedBatches
 from distilvec.training.sources import LiveSource, StoreSource
+from distilvec.training.step import Distiller
 from distilvec.training.tokens import TokenizedCorpus
 
 __all__ = [

@@ -15,15 +15,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from distilvec.evenly import evenly_spaced
 from distilvec.files import read_object, write_text
 from distilvec.folders import update
 from distilvec.modules.blocks import find_transformer
 from distilvec.training.distributed import world_size
+from distilvec.training.sample import on_device
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from distilvec.training.loop import Loop
 
 logger = logging.getLogger(__name__)
 FILE = "attention.json"
@@ -31,6 +36,8 @@ FILE = "attention.json"
 STEPS = 200
 _KERNELS = ("sdpa", "eager")
 _ROUNDS = 3
+#: Texts whose lengths say which batch a rehearsal takes.
+_REHEARSED = 100_000
 
 
 def choose_attention(
@@ -58,6 +65,28 @@ def choose_attention(
         write_text(folder / FILE, json.dumps({"kernel": chosen, "seconds": seconds}) + "\n")
     logger.info("training with %s attention", chosen)
     return str(chosen)
+
+
+def rehearse(loop: Loop) -> None:
+    """The student forward and backward on one batch, without a trace; half of all tokens are in longer texts."""
+    distiller, collator = loop.distiller, loop.collator
+    some = np.asarray(loop.rows)[evenly_spaced(len(loop.rows), _REHEARSED)]
+    lengths = collator.lengths(some)
+    order = np.argsort(lengths, kind="stable")
+    size = min(loop.training.batch, len(order))
+    if distiller.mini_batch_size is not None:  # no more rows at a time than in a step
+        size = min(size, max(1, distiller.mini_batch_size // len(collator.expand(some[:1]))))
+    tokens = lengths[order].cumsum()
+    start = min(int(np.searchsorted(tokens, tokens[-1] / 2)), len(order) - size)
+    features = collator.tokens.features(collator.expand(some[order[start : start + size]]))
+    student = distiller.student
+    training = student.training
+    with torch.random.fork_rng(devices=[]), loop.accelerator.autocast():
+        student.train()
+        output = distiller.tap(on_device(features, loop.device), distiller.needs.student.views)
+    output.embedding.float().square().sum().backward()
+    distiller.zero_grad(set_to_none=True)
+    student.train(training)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """The student's network compiled for its training; what ships does not depend on it.
 
 Compiled is the transformer alone (or, in a student without one, its first module), with shapes left open. The whole
-step, which is what transformers' trainer would hand to torch.compile, has parts that change from batch to batch
-(equal items, masks, stages of a method), and is compiled anew again and again.
+step has parts that change from batch to batch (equal items, masks, stages of a method), and would be compiled again and
+again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from distilvec.modules.blocks import find_transformer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-    from transformers import TrainingArguments
+
+    from distilvec.recipe import TrainingSection
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,10 @@ class Compilation:
     mode: str | None
 
 
-def take_compilation(args: TrainingArguments) -> Compilation | None:
-    """What `torch_compile` and the keys beside it ask for; the trainer itself is told to compile nothing."""
-    if not args.torch_compile:
-        return None
-    found = Compilation(args.torch_compile_backend or "inductor", args.torch_compile_mode)
-    args.torch_compile, args.torch_compile_backend, args.torch_compile_mode = False, None, None
-    return found
+def compilation(training: TrainingSection) -> Compilation | None:
+    """What `torch_compile` and the keys with its name ask for."""
+    backend, mode = training.torch_compile_backend, training.torch_compile_mode
+    return Compilation(backend or "inductor", mode) if training.torch_compile or backend or mode else None
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What the step needs of other processes: the whole batch, with gradients."""
+"""What training needs of devices and other processes: who they are, and the whole batch, with gradients."""
 
 from __future__ import annotations
 
@@ -7,18 +7,81 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeVar
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad
 
+from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
 from distilvec.students.output import StudentOutput
 from distilvec.teachers.signals import TeacherSignals
+from distilvec.training.precision import narrow_by_itself
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from distilvec.recipe import TrainingSection
 
 State = TypeVar("State")
 _apart: ContextVar[bool] = ContextVar("apart", default=False)
+
+
+def join(training: TrainingSection, folder: Path) -> Accelerator:
+    """The device, precision and trackers of this training; joins the other processes that torchrun has started.
+
+    Args:
+        folder: where trackers that write files have them.
+
+    Raises:
+        DistilvecError: a tracker that accelerate does not know.
+        EnvironmentProblem: a tracker that is not installed, or a precision that the device lacks.
+    """
+    from accelerate import Accelerator, InitProcessGroupKwargs
+    from accelerate.state import AcceleratorState
+
+    check_trackers(training)
+    # There is no public way to have another precision in a second training of one process.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    cpu = training.use_cpu or not (torch.cuda.is_available() or torch.backends.mps.is_available())
+    narrow = narrow_by_itself(training) if training.bf16 is None else training.bf16
+    wait = timedelta(days=1)  # the others wait while the first process reads and tokenises millions of texts
+    try:
+        return Accelerator(
+            cpu=cpu,
+            mixed_precision="fp16" if training.fp16 else "bf16" if narrow else "no",
+            log_with=list(training.report_to) or None,
+            project_dir=str(folder),
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=wait)],
+        )
+    except (ValueError, RuntimeError, ImportError) as error:
+        raise EnvironmentProblem(f"training cannot be set up ({error})", where="training") from error
+
+
+def check_trackers(training: TrainingSection) -> None:
+    """See that the trackers asked for are there: accelerate leaves out what is not installed, without a word.
+
+    Raises:
+        DistilvecError: there is no such tracker.
+        EnvironmentProblem: it is not installed.
+    """
+    if not training.report_to:
+        return
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    known, there = sorted(map(str, LOGGER_TYPE_TO_CLASS)), [str(each) for each in get_available_trackers()]
+    for name in training.report_to:
+        if name not in known:
+            raise DistilvecError(
+                f'there is no tracker "{name}"', where="training.report_to", remedy=nearest(name, known)
+            )
+        if name not in there:
+            raise EnvironmentProblem(
+                f'the tracker "{name}" is not installed', where="training.report_to", remedy=f"pip install {name}"
+            )
 
 
 def world_size() -> int:
@@ -155,6 +218,15 @@ def any_rank(flag: bool) -> bool:
         return flag
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
     return bool(sum_over_ranks(torch.tensor(float(flag), device=device)) > 0)
+
+
+def gather_objects(own: Any) -> list[Any]:
+    """What every rank has, in rank order, on all of them."""
+    if world_size() == 1:
+        return [own]
+    found: list[Any] = [None] * world_size()
+    dist.all_gather_object(found, own)
+    return found
 
 
 def barrier() -> None:

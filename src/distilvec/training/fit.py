@@ -2,47 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from accelerate.utils import set_seed
 
 from distilvec.allocator import keep_freed_memory
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import GO_ON, DataError, DistilvecError, DivergedError, EnvironmentProblem, Interrupted
 from distilvec.evenly import sampled_rows
 from distilvec.interruption import StopSignals
-from distilvec.methods.base import Method, Needs, Sample
-from distilvec.modules.blocks import find_writer
+from distilvec.methods.base import Method, Needs
+from distilvec.modules.blocks import find_transformer, find_writer
+from distilvec.recipe.training_section import check_evaluations, check_together
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherInfo
-from distilvec.training.arguments import training_arguments
-from distilvec.training.attention import attention, choose_attention
-from distilvec.training.callbacks import Progress, RunLog, SaveByTime, StopPolitely, Ticker
-from distilvec.training.checkpoint_folders import newest_checkpoint, refuse_other_data, tidy
-from distilvec.training.compiling import compiled, take_compilation
+from distilvec.training.attention import attention, choose_attention, rehearse
+from distilvec.training.checkpoint import newest_checkpoint, refuse_other_data, tidy
+from distilvec.training.compiling import compilation, compiled
 from distilvec.training.data import Collator, SignalSource
-from distilvec.training.distiller import Distiller, describe
-from distilvec.training.distributed import barrier, first_rank_first, rank
+from distilvec.training.distributed import barrier, check_trackers, first_rank_first, join, launched, rank
 from distilvec.training.held_out import held_out_terms
 from distilvec.training.items import PreparedCorpus, student_items
+from distilvec.training.loop import Loop
+from distilvec.training.optimizers import make_schedule
 from distilvec.training.sample import SAMPLE, TOKEN_SAMPLE, free_maps, make_sample, on_device
 from distilvec.training.sources import LiveSource
+from distilvec.training.step import Distiller, Extras, describe
 from distilvec.training.tokens import TokenizedCorpus
-from distilvec.training.trainer import DistillationTrainer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.corpus import Corpus
-    from distilvec.recipe.sections import OptimizerSection, TrainingSection
+    from distilvec.recipe import OptimizerSection, TrainingSection
 
 
 #: Held-out rows over which the terms are averaged after training.
@@ -96,7 +99,6 @@ def fit(
     cache: Path | None = None,
     evaluate: Callable[[SentenceTransformer, Method], dict[str, float]] | None = None,
     lookup: Callable[[int, torch.Tensor], torch.Tensor] | None = None,
-    save_student: Callable[[Path, Method], None] | None = None,
     task: Task | None = None,
     router_balance: float = 0.0,
     remember: float = 0.0,
@@ -117,9 +119,8 @@ def fit(
         cache: where token ids are kept; default `folder`.
         evaluate: held-out metrics, called every `training.evaluate_every` steps.
         lookup: see `Method.lookup`.
-        save_student: writes the student as it ships (for `push_to_hub`).
         task: a supervised task beside the method; its head is trained in place.
-        router_balance, remember: see `Distiller`.
+        router_balance, remember: see `Extras`.
         needs: what the method wants, where it has been asked already.
         scores: float32 [rows of the corpus], see `Collator`.
         code: of a method that is not ours; a checkpoint of another is not gone on from.
@@ -134,11 +135,18 @@ def fit(
     blind = training.evaluate_every is not None and evaluate is None
     live = any(isinstance(each, LiveSource) for each in sources)
     check_training(rows, corpus, training, optimizer, blind=blind, live=live)
+    if training.gradient_checkpointing and needs.student.attention:
+        raise DistilvecError(
+            f"{method.name} reads attention maps of the student's blocks, which are not computed again",
+            where="training.gradient_checkpointing",
+            remedy="Leave it out; a smaller batch_size with gradient_accumulation_steps saves memory here.",
+        )
     # First, because it also joins the other processes of a distributed run.
-    args = training_arguments(training, optimizer, folder / "checkpoints", len(rows))
-    if args.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(args.device)  # what teaching needed is not training's
-    tokens = _tokens(student, needs, corpus, sources, seed=training.seed, device=args.device, cache=cache or folder)
+    accelerator = join(training, folder / "checkpoints")
+    device = accelerator.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)  # what teaching needed is not training's
+    tokens = _tokens(student, needs, corpus, sources, seed=training.seed, device=device, cache=cache or folder)
     collator = Collator(corpus, tokens, sources, companions, scores)
     limit = SAMPLE if find_writer(student) is None else TOKEN_SAMPLE  # an answer's vector is nobody's embedding
     sample = make_sample(
@@ -146,49 +154,35 @@ def fit(
     )
     data = data_mark(corpus, code)
     checkpoint = _open_checkpoints(folder / "checkpoints", resume, data)
-    compilation = take_compilation(args)
-    args.eval_on_start = args.eval_on_start and checkpoint is None
-    distiller = _build(
-        student,
-        method,
-        needs,
-        teachers,
-        sample,
-        training.seed,
-        lookup,
-        task=task,
-        router_balance=router_balance,
-        remember=remember,
-        mini_batch_size=training.mini_batch_size,
-        gather=training.gather,
-    )
+    set_seed(training.seed)
+    former = copy.deepcopy(student).eval().requires_grad_(False) if remember else None
+    method.build(describe(StudentTap(student).info, task), teachers, sample)
+    method.lookup = lookup
+    method.attach(student)
+    extras = Extras(router_balance, training.mini_batch_size, former, remember, training.gather)
+    distiller = Distiller(student, method, needs, task, extras)
     free = free_maps(sample)
     del sample  # as large as many batches, and nobody looks at it again
-    trainer = DistillationTrainer(
-        distiller.to(args.device),
-        args,
-        rows=rows,
-        collator=collator,
-        heads_lr=optimizer.heads_lr,
-        muon=optimizer.muon,
-        sharpness=optimizer.sharpness.model_dump() if optimizer.sharpness else None,
+    set_seed(training.seed)
+    loop = Loop(
+        distiller,
+        training,
+        optimizer,
+        folder,
+        rows,
+        collator,
+        accelerator,
         evaluate=None if evaluate is None else (lambda: evaluate(student, method)),
         describe=lambda numbers: corpus.texts(np.asarray(numbers)),
-        save_student=None if save_student is None else (lambda place: save_student(place, method)),
-        callbacks=_callbacks(training, folder, checkpoint),
+        data=data,
     )
-    trainer.data = data
-    kernel = choose_attention(
-        student, trainer.rehearse, folder / "checkpoints", steps=trainer.planned_steps, device=args.device
-    )
-    with attention(student, kernel), compiled(student, compilation):
-        seconds = _train(trainer, checkpoint, folder)
+    _train(loop, checkpoint)
     student.eval()
-    _check_vectors(student, on_device(tokens.features(rows[:8]), args.device))
-    fitted = _outcome(student, method, trainer, free, tokens, rows, seconds)
+    _check_vectors(student, on_device(tokens.features(rows[:8]), device))
+    fitted = _outcome(loop, free)
     if task is None:
         held = sampled_rows(rows_with_companions(corpus, corpus.holdout_rows, needs.companions)[0], HELD_OUT)
-        fitted.held_out = held_out_terms(trainer.distiller, trainer.collator, held, training.batch_size)
+        fitted.held_out = held_out_terms(distiller, collator, held, training.batch)
     return fitted
 
 
@@ -235,8 +229,6 @@ def _tokens(
     cache: Path,
 ) -> TokenizedCorpus | PreparedCorpus:
     """Token ids of the corpus; the sources hear what is wanted of them."""
-    from transformers import set_seed
-
     set_seed(seed)
     student.to(device)
     if device.type == "cpu":
@@ -246,27 +238,6 @@ def _tokens(
         for number, source in enumerate(sources):
             source.prepare(needs.of(number), tokens)
     return tokens
-
-
-def _build(
-    student: SentenceTransformer,
-    method: Method,
-    needs: Needs,
-    teachers: Sequence[TeacherInfo],
-    sample: Sample,
-    seed: int,
-    lookup: Callable[[int, torch.Tensor], torch.Tensor] | None,
-    **beside: Any,
-) -> Distiller:
-    """The method with its heads, which start from the sample, around the student."""
-    from transformers import set_seed
-
-    set_seed(seed)
-    former = copy.deepcopy(student).eval().requires_grad_(False) if beside["remember"] else None
-    method.build(describe(StudentTap(student).info, beside["task"]), teachers, sample)
-    method.lookup = lookup
-    method.attach(student)
-    return Distiller(student, method, needs, former=former, **beside)
 
 
 def data_mark(corpus: Corpus, code: str | None = None) -> dict[str, Any]:
@@ -298,37 +269,61 @@ def _open_checkpoints(folder: Path, resume: bool, data: dict[str, Any]) -> Path 
     return newest
 
 
-def _train(trainer: DistillationTrainer, checkpoint: Path | None, folder: Path) -> float:
-    """Train to the end, or to a signal; returns the seconds it took, interruptions apart.
+def _train(loop: Loop, checkpoint: Path | None) -> None:
+    """Train to the end, or to a signal.
 
     Raises:
         Interrupted: after the checkpoint is saved.
         EnvironmentProblem: the device has no room for a step.
     """
-    trainer.start_clock()
-    with StopSignals() as signals:
-        polite = StopPolitely(signals)
-        trainer.add_callback(polite)
+    student, step = loop.trained.student, functools.partial(rehearse, loop)
+    kernel = choose_attention(student, step, loop.home, steps=loop.steps, device=loop.device)
+    checkpointing = gradient_checkpointing(student, on=loop.training.gradient_checkpointing)
+    compiling = compiled(student, compilation(loop.training))
+    with attention(student, kernel), checkpointing, compiling, StopSignals() as signals:
+        loop.signals = signals
         try:
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            loop.train(checkpoint)
         except torch.OutOfMemoryError as problem:
             raise EnvironmentProblem(
-                f"the device has no room for step {trainer.state.global_step + 1} ({str(problem).splitlines()[0]})",
+                f"the device has no room for step {loop.state.global_step + 1} ({str(problem).splitlines()[0]})",
                 where="training",
-                remedy="Set training.mini_batch_size, which changes no loss, or lower training.batch_size or "
-                "student.max_length.",
+                remedy="Set training.gradient_checkpointing or training.mini_batch_size, which change no loss, or "
+                "lower training.batch_size or student.max_length.",
             ) from problem
-    if polite.stopped or signals.number is not None:
+    if loop.stopped or signals.number is not None:
         raise Interrupted(
-            f"stopped by {signals.name or 'a signal to another process'} at step {trainer.state.global_step} of "
-            f"{trainer.state.max_steps}; a checkpoint is saved",
-            where=str(folder),
+            f"stopped by {signals.name or 'a signal to another process'} at step {loop.state.global_step} of "
+            f"{loop.steps}; a checkpoint is saved",
+            where=str(loop.folder),
             remedy=f"{GO_ON[0].upper()}{GO_ON[1:]}.",
             number=signals.number or signal.SIGINT,
         )
-    if trainer.args.push_to_hub:
-        trainer.push_to_hub()
-    return trainer.seconds
+
+
+@contextlib.contextmanager
+def gradient_checkpointing(student: SentenceTransformer, *, on: bool) -> Iterator[None]:
+    """While the block runs, what the student's blocks compute is computed again in the backward pass.
+
+    Raises:
+        DistilvecError: the student has no blocks that can do so.
+    """
+    if not on:
+        yield
+        return
+    model: Any = getattr(find_transformer(student), "model", None)
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        raise DistilvecError(
+            "this student has no blocks that could be computed again in the backward pass",
+            where="training.gradient_checkpointing",
+            remedy="Leave it out; training.mini_batch_size or a smaller batch_size saves memory here.",
+        )
+    kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # its name before
+    getattr(model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
+    try:
+        yield
+    finally:
+        getattr(model, f"{kind}_checkpointing_disable")()
 
 
 def check_training(
@@ -351,11 +346,16 @@ def check_training(
         DistilvecError: naming the key.
         DataError: there is nothing to train on.
     """
+    check_together(training, optimizer)
+    check_evaluations(training)
+    check_trackers(training)
+    _check_processes(training)
+    make_schedule(training, torch.optim.SGD([torch.zeros(1)]), 1)
     if not len(rows):
         raise DataError(
             "there is no text to train on", where="corpus", remedy="Look at what was rejected, and at corpus.holdout."
         )
-    if training.arguments.get("dataloader_drop_last") and len(rows) < training.batch_size:
+    if training.dataloader_drop_last and len(rows) < training.batch:
         raise DistilvecError(
             f"{len(rows)} items are no whole batch of {training.batch_size}, and others are dropped",
             where="training.dataloader_drop_last",
@@ -368,7 +368,7 @@ def check_training(
             where="training.evaluate_every",
             remedy="Raise corpus.holdout, give vectors of its texts too, or leave evaluate_every out.",
         )
-    if training.arguments.get("dataloader_num_workers") and live:
+    if training.dataloader_num_workers and live:
         raise DistilvecError(
             "batches are read by a live teacher, and each worker that prepares them would hold a copy of it",
             where="training.dataloader_num_workers",
@@ -382,43 +382,32 @@ def check_training(
         )
 
 
-def _callbacks(training: TrainingSection, folder: Path, checkpoint: Path | None) -> list[Any]:
-    from transformers import EarlyStoppingCallback
-
-    step = int(checkpoint.name.removeprefix("checkpoint-")) if checkpoint else None
-    folder.mkdir(parents=True, exist_ok=True)
-    callbacks: list[Any] = [Progress(Ticker("training", "steps"))]
-    if rank() == 0:
-        callbacks.append(RunLog(folder / "run.jsonl", step))
-    if training.save_every is None and training.best is None:  # an epoch can be days
-        callbacks.append(SaveByTime())
-    if training.patience:
-        callbacks.append(EarlyStoppingCallback(training.patience))
-    return callbacks
+def _check_processes(training: TrainingSection) -> None:
+    """Refuse a batch that the processes cannot share."""
+    world = launched()[1]
+    if world > 1 and training.batch % world:
+        raise DistilvecError(
+            f"a batch of {training.batch_size} cannot be shared evenly by {world} processes",
+            where="training.batch_size",
+            remedy=f"Use a multiple of {world}.",
+        )
 
 
-def _outcome(
-    student: SentenceTransformer,
-    method: Method,
-    trainer: DistillationTrainer,
-    free: list[np.ndarray],
-    tokens: TokenizedCorpus | PreparedCorpus,
-    rows: np.ndarray,
-    seconds: float,
-) -> Fitted:
+def _outcome(loop: Loop, free: list[np.ndarray]) -> Fitted:
+    distiller, tokens = loop.distiller, loop.collator.tokens
     return Fitted(
-        method=method,
+        method=distiller.method,
         free_map=free,
-        seconds=seconds,
-        peak_bytes=_peak_bytes(trainer.args.device),
-        steps=trainer.state.global_step,
-        log=list(trainer.state.log_history),
+        seconds=loop.seconds,
+        peak_bytes=_peak_bytes(loop.device),
+        steps=loop.state.global_step,
+        log=loop.state.log_history,
         truncated=tokens.truncated,
-        trained=sum(p.numel() for p in student.parameters() if p.requires_grad),
-        heads=sum(p.numel() for p in method.parameters()),
-        skipped=trainer.sharp_step.skipped if trainer.sharp_step else 0,
-        task=trainer.distiller.task,
-        tokens=int(tokens.lengths[trainer.collator.expand(rows)].sum()),
+        trained=sum(p.numel() for p in distiller.student.parameters() if p.requires_grad),
+        heads=sum(p.numel() for p in distiller.method.parameters()),
+        skipped=loop.sums.skipped,
+        task=distiller.task,
+        tokens=int(tokens.lengths[loop.collator.expand(loop.rows)].sum()),
     )
 
 

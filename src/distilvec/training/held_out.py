@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from distilvec.training.data import Collator
-from distilvec.training.distiller import Distiller
 from distilvec.training.distributed import apart
 from distilvec.training.sample import on_device
+from distilvec.training.step import Distiller
 
 
 @torch.no_grad()

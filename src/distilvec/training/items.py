@@ -58,8 +58,8 @@ class PreparedCorpus:
         return dict(self._module.collate([fresh[row] if row in fresh else self._cache[row] for row in wanted]))
 
     def share_room(self, among: int) -> None:
-        """Leave the others their part of the room that there still is; with `among` 0 nothing more is kept."""
-        self._room = self._room // among if among else 0
+        """Leave the others their part of the room that there still is."""
+        self._room //= among
 
     def _prepared(self, rows: list[int]) -> list[tuple[int, Any]]:
         if not rows:
@@ -73,16 +73,11 @@ class PreparedCorpus:
         return prepared
 
 
-def share_room(tokens: Any, persistent: bool, _: int) -> None:
-    """Called in every worker of a data loader as it starts: what it keeps goes with it, after an epoch or at the end.
-
-    Args:
-        tokens: what the student reads of a corpus.
-        persistent: whether workers stay from epoch to epoch; otherwise they meet no item twice.
-    """
+def share_room(tokens: Any, _: int) -> None:
+    """Called in every worker of a data loader as it starts: the workers share the room for what is kept."""
     worker = get_worker_info()
     if worker is not None and isinstance(tokens, PreparedCorpus):
-        tokens.share_room(worker.num_workers if persistent else 0)
+        tokens.share_room(worker.num_workers)
 
 
 def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> TokenizedCorpus | PreparedCorpus:

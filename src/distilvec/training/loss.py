@@ -19,23 +19,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors.torch import load_model, save_model
-from torch import Tensor, nn
+from torch import Tensor
 
 from distilvec.corpus import content_keys
-from distilvec.corpus.batch import Batch
 from distilvec.errors import DataError, DistilvecError
 from distilvec.evenly import sampled_rows
 from distilvec.files import whole
-from distilvec.methods.base import Method, Sample
-from distilvec.methods.contract import check_needs, check_terms
+from distilvec.methods.base import Method, Needs, Sample
+from distilvec.methods.contract import check_needs
 from distilvec.methods.own import path_of
 from distilvec.methods.table import build_method
 from distilvec.store import SignalStore
 from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
-from distilvec.training.distiller import mean_of
 from distilvec.training.distributed import launched, world_size
+from distilvec.training.items import PreparedCorpus
+from distilvec.training.sample import make_sample
+from distilvec.training.step import Distiller, mean_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -45,8 +46,8 @@ HEADS = "distilvec_heads.safetensors"
 SAMPLE = 2_000
 
 
-class DistillationLoss(nn.Module):
-    """A method as a sentence-transformers loss: (features, store rows) -> named scalars, which that trainer sums.
+class DistillationLoss(Distiller):
+    """A `Distiller` as a sentence-transformers loss: (features, store rows) -> named scalars, which that trainer sums.
 
     The heads are parameters of the loss, so that trainer's optimizer trains them. `learning_rate_mapping` finds them
     under `method.`, and is where a rate that a method has for some of them (`head_rate` of distillmoe) has to be given.
@@ -74,47 +75,42 @@ class DistillationLoss(nn.Module):
         store: SignalStore | str | Path,
         texts: Sequence[str] | None = None,
     ) -> None:
-        super().__init__()
         _refuse_processes()
-        self.student = student
-        self.store = store if isinstance(store, SignalStore) else SignalStore.open(store)
-        self.method = _open_method(method)
-        self.tap = StudentTap(student)
-        self._trainer: Any = None
-        self._file = HEADS
-        self._warned = False
-        self._precision: torch.dtype | None = None
-        teacher = _teacher_info(self.store)
-        self.needs = self.method.needs(self.tap.info, [teacher])
-        if self.needs.inside or self.needs.logits:
+        store = store if isinstance(store, SignalStore) else SignalStore.open(store)
+        made, tap, teacher = _open_method(method), StudentTap(student), _teacher_info(store)
+        needs = made.needs(tap.info, [teacher])
+        if needs.inside or needs.logits:
             raise DistilvecError(
                 "this method looks at the teacher's tokens, attention or classes, this loss at sentence vectors",
-                where=self.method.name,
+                where=made.name,
                 remedy="Train it with a recipe: distilvec run, or distilvec.train.",
             )
-        if self.needs.companions != 0:
+        if needs.companions != 0:
             raise DistilvecError(
                 "this method learns from pairs of texts or their scores, this loss from single texts",
-                where=self.method.name,
+                where=made.name,
                 remedy="Train it with a recipe: distilvec run, or distilvec.train.",
             )
-        check_needs(self.method, self.needs, self.tap.info)
+        check_needs(made, needs, tap.info)
         try:
-            self.method.build(self.tap.info, [teacher], self._sample(texts, teacher))
+            made.build(tap.info, [teacher], _sample(tap, student, needs, store, texts))
         except DataError as error:
             if texts is not None:
                 raise
             raise DistilvecError(
                 "the heads of this method start from a fit to texts",
-                where=self.method.name,
+                where=made.name,
                 remedy="Give texts=, or the method's option init: random (of distillmoe start: random, too).",
             ) from error
-        self.method.lookup = self._lookup
-        self.method.attach(student)
-        self.tap = StudentTap(student)  # of what the method has appended, too
-        self.method.to(student.device)
+        made.lookup = lambda teacher, keys: torch.from_numpy(store.read(store.rows(keys.cpu().numpy())))
+        made.attach(student)
+        super().__init__(student, made.to(student.device), needs)
+        self.store, self._trainer, self._file, self._warned = store, None, HEADS, False
+        self._precision: torch.dtype | None = None
 
-    def forward(self, features: Sequence[dict[str, Tensor]], labels: Tensor | None) -> dict[str, Tensor]:
+    def forward(  # type: ignore[override]  # as sentence-transformers calls a loss
+        self, features: Sequence[dict[str, Tensor]], labels: Tensor | None
+    ) -> dict[str, Tensor]:
         """The weighted terms of one batch.
 
         Args:
@@ -130,25 +126,14 @@ class DistillationLoss(nn.Module):
         _refuse_processes()
         rows = self._rows(features, labels)
         self.method.train(self.student.training)  # that trainer evaluates with the model in eval mode, not the loss
-        progress = self._progress()
+        self.at(self._progress())
         device = next(self.student.parameters()).device
-        trains = self.method.trains_student(progress)
-        with self._autocast(device), contextlib.nullcontext() if trains else torch.no_grad():
-            output = self.tap(
-                dict(features[0]),
-                views=self.needs.student.views,
-                layers=self.needs.student.layers,
-                tokens=self.needs.student.tokens,
-                attention=self.needs.student.attention,
-            )
         signals = TeacherSignals(
             present=torch.ones(len(rows), dtype=torch.bool, device=device),
             sentence=torch.from_numpy(self.store.read(rows)).to(device),
         )
-        keys = torch.from_numpy(self.store.keys(rows)).to(device)
         with self._autocast(device):
-            batch = Batch(keys, Batch.equal_items(keys), progress=progress)
-            terms = check_terms(self.method, self.method(output, [signals], batch), output)
+            terms, _ = self.terms(dict(features[0]), [signals], torch.from_numpy(self.store.keys(rows)).to(device))
         # What is only looked at (weight 0) is no part of a loss.
         return {name: term.weight * mean_of(term) for name, term in terms.items() if term.weight}
 
@@ -170,6 +155,8 @@ class DistillationLoss(nn.Module):
                 where="DistillationLoss",
                 remedy="Use one device (CUDA_VISIBLE_DEVICES), or `distilvec train`, which can use several.",
             )
+        from transformers.trainer_utils import get_last_checkpoint
+
         losses = trainer.loss if isinstance(trainer.loss, dict) else {"": trainer.loss}
         names = [name for name, loss in losses.items() if loss is self]
         if not names:
@@ -181,18 +168,21 @@ class DistillationLoss(nn.Module):
             )
         if names[0]:
             self._file = HEADS.replace(".", f".{re.sub(r'[^A-Za-z0-9_-]', '-', names[0])}.", 1)
-        save, restore = trainer._save, trainer._load_from_checkpoint
+        save, train = trainer.save_model, trainer.train
 
-        def save_both(output_dir: str | None = None, state_dict: Any = None) -> None:
-            save(output_dir, state_dict)
+        def save_both(output_dir: str | None = None, *others: Any, **options: Any) -> None:
+            save(output_dir, *others, **options)
             self.save_heads(output_dir if output_dir is not None else trainer.args.output_dir)
 
-        def restore_both(checkpoint: str, *others: Any) -> None:
-            restore(checkpoint, *others)
-            self.load_heads(checkpoint)
+        def train_both(resume_from_checkpoint: str | bool | None = None, **options: Any) -> Any:
+            place = resume_from_checkpoint
+            place = get_last_checkpoint(trainer.args.output_dir) if place is True else place
+            if place:
+                self.load_heads(str(place))
+            return train(resume_from_checkpoint, **options)
 
-        trainer._save, trainer._load_from_checkpoint = save_both, restore_both
-        trainer.add_callback(_clears_gradients(self.method))
+        trainer.save_model, trainer.train = save_both, train_both
+        trainer.add_callback(_follows(self))
         self._trainer = trainer
         self._precision = torch.bfloat16 if trainer.args.bf16 else torch.float16 if trainer.args.fp16 else None
         return trainer
@@ -273,42 +263,37 @@ class DistillationLoss(nn.Module):
             return contextlib.nullcontext()
         return torch.autocast(device.type, self._precision)
 
-    def _sample(self, texts: Sequence[str] | None, teacher: TeacherInfo) -> Sample:
-        """What the untrained student and the store say about some texts, eval mode; empty without texts."""
-        info = self.tap.info
-        if texts is None:
-            layers = torch.zeros(1, info.layers or 0, 0, self.tap.pooled) if self.needs.student.layers else None
-            none = TeacherSignals(present=torch.zeros(0, dtype=torch.bool), sentence=torch.zeros(0, teacher.width))
-            return Sample(StudentOutput(torch.zeros(1, 0, info.width), layers), [none])
-        chosen = [texts[position] for position in sampled_rows(np.arange(len(texts)), SAMPLE)]
-        numbers = self.store.rows(content_keys(chosen))
-        chosen = [text for text, number in zip(chosen, numbers, strict=True) if number >= 0]
-        numbers = numbers[numbers >= 0]
-        if not chosen:
-            raise DataError("the store has none of these texts", where=str(self.store.path), remedy="Teach them first.")
-        order = np.argsort([len(text) for text in chosen], kind="stable")
-        output = self._observe([chosen[place] for place in order])
-        vectors = torch.from_numpy(self.store.read(numbers[order]))
-        return Sample(output, [TeacherSignals(present=torch.ones(len(order), dtype=torch.bool), sentence=vectors)])
 
-    def _observe(self, texts: list[str]) -> StudentOutput:
-        """[1, N, ...] on the CPU; `texts` sorted by length."""
-        device, training = next(self.student.parameters()).device, self.student.training
-        self.student.eval()
-        outputs: list[StudentOutput] = []
-        with torch.no_grad():
-            for start in range(0, len(texts), 64):
-                features = self.student.preprocess(texts[start : start + 64])
-                moved = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in features.items()}
-                outputs.append(self.tap(moved, views=1, layers=self.needs.student.layers))
-        self.student.train(training)
-        layers = [each.layers.float().cpu() for each in outputs if each.layers is not None]
-        return StudentOutput(
-            torch.cat([each.embedding.float().cpu() for each in outputs], 1), torch.cat(layers, 2) if layers else None
-        )
+class _Taught:
+    """A source of the sentence vectors of some rows of a store."""
 
-    def _lookup(self, teacher: int, keys: Tensor) -> Tensor:
-        return torch.from_numpy(self.store.read(self.store.rows(keys.cpu().numpy())))
+    def __init__(self, store: SignalStore, numbers: np.ndarray) -> None:
+        self.store, self.numbers = store, numbers
+
+    def prepare(self, wanted: Any, tokens: Any) -> None:
+        """Nothing has to be made ready."""
+
+    def fetch(self, rows: Sequence[int] | np.ndarray) -> dict[str, Any]:
+        """The fields of `TeacherSignals` for texts by their place."""
+        vectors = torch.from_numpy(self.store.read(self.numbers[np.asarray(rows)]))
+        return {"present": torch.ones(len(vectors), dtype=torch.bool), "sentence": vectors}
+
+
+def _sample(
+    tap: StudentTap, student: SentenceTransformer, needs: Needs, store: SignalStore, texts: Sequence[str] | None
+) -> Sample:
+    """What the untrained student and the store say about some texts, eval mode; empty without texts."""
+    if texts is None:
+        layers = torch.zeros(1, tap.info.layers or 0, 0, tap.pooled) if needs.student.layers else None
+        nothing = TeacherSignals(present=torch.zeros(0, dtype=torch.bool), sentence=torch.zeros(0, store.width))
+        return Sample(StudentOutput(torch.zeros(1, 0, tap.info.width), layers), [nothing])
+    chosen = [texts[position] for position in sampled_rows(np.arange(len(texts)), SAMPLE)]
+    numbers = store.rows(content_keys(chosen))
+    if not (numbers >= 0).any():
+        raise DataError("the store has none of these texts", where=str(store.path), remedy="Teach them first.")
+    items = PreparedCorpus(student, lambda rows: [chosen[row] for row in rows], len(chosen))
+    items.lengths = np.array([len(text) for text in chosen])
+    return make_sample(student, items, [_Taught(store, numbers)], np.flatnonzero(numbers >= 0), seed=0, needs=needs)
 
 
 def _open_method(method: str | type[Method] | Mapping[str, Any] | Method) -> Method:
@@ -321,19 +306,23 @@ def _open_method(method: str | type[Method] | Mapping[str, Any] | Method) -> Met
     return build_method(name if isinstance(name, str) else path_of(name), options, matryoshka)
 
 
-def _clears_gradients(method: Method) -> Any:
-    """A callback for trainers that clear the student's gradients only (sentence-transformers 6.0): those of the heads
-    would add up from step to step."""
+def _follows(loss: DistillationLoss) -> Any:
+    """A callback for what that trainer does for the student alone: heads of the best checkpoint are loaded with it, and
+    gradients cleared (sentence-transformers 6.0 does the student's only; those of the heads would add up)."""
     from transformers import TrainerCallback
 
-    class ClearGradients(TrainerCallback):
+    class Follows(TrainerCallback):
         def on_train_begin(self, *_: Any, **__: Any) -> None:
-            method.zero_grad()
+            loss.method.zero_grad()
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            method.zero_grad()
+            loss.method.zero_grad()
 
-    return ClearGradients()
+        def on_train_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+            if args.load_best_model_at_end and state.best_model_checkpoint:
+                loss.load_heads(state.best_model_checkpoint)
+
+    return Follows()
 
 
 def _teacher_info(store: SignalStore) -> TeacherInfo:

@@ -189,8 +189,8 @@ def paired_batches(
 
 def on_device(batch: Any, device: torch.device) -> Any:
     """Tensors in dictionaries and lists, on a device; what is no tensor (the kind of item) stays."""
-    if isinstance(batch, Tensor):
-        return batch.to(device)
+    if isinstance(batch, Tensor):  # from pinned memory: nothing waits for it
+        return batch.to(device, non_blocking=device.type == "cuda")
     if isinstance(batch, dict):
         return {name: on_device(value, device) for name, value in batch.items()}
     return [on_device(value, device) for value in batch] if isinstance(batch, list) else batch

@@ -39,10 +39,11 @@ class BucketedBatches:
     ) -> None:
         self.lengths, self.batch_size, self.seed = spilled(np.asarray(lengths)), batch_size, seed
         self.pool, self.rank, self.world, self.drop_last = pool, rank, world, drop_last
-        self.epoch = 0
+        self.epoch = self.skip = 0
 
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
+    def set_epoch(self, epoch: int, skip: int = 0) -> None:
+        """Take the batches of this epoch from now on, without the first `skip`."""
+        self.epoch, self.skip = epoch, skip
 
     def __len__(self) -> int:
         full, rest = divmod(len(self.lengths), self.batch_size)
@@ -60,7 +61,7 @@ class BucketedBatches:
             rows[:] = rows[np.argsort(self.lengths[rows], kind="stable")]
         rest = (len(order) - full) // self.world * self.world
         ends = full if self.drop_last else full + rest
-        for position in generator.permutation(-(-ends // size)):
+        for position in generator.permutation(-(-ends // size))[self.skip :]:
             batch = order[position * size : min((position + 1) * size, ends)]
             share = len(batch) // self.world
             yield batch[self.rank * share : (self.rank + 1) * share].tolist()

@@ -238,7 +238,7 @@ def _write(
     wide = tokenize.size > np.iinfo(np.uint16).max
     files = [*token_files, offsets_file]
     folder = offsets_file.parent
-    with writing("token ids", folder, "Free some space, or choose another place."):
+    with writing("token ids", folder):
         folder.mkdir(parents=True, exist_ok=True)
         with temporary(folder) as made:
             made.mkdir()

@@ -18,11 +18,14 @@ from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError
 from distilvec.evenly import evenly_spaced
-from distilvec.flow.job import Job
+from distilvec.flow.defaults import training_defaults
+from distilvec.flow.lessons import fill_stores
+from distilvec.flow.prepare import Teachers, fresh_method, make_start, open_corpus, open_teachers, require
+from distilvec.flow.settle import settle
 from distilvec.flow.teach import Taught
 from distilvec.judging import speed
 from distilvec.judging.speed import machine_of
-from distilvec.recipe import Recipe
+from distilvec.recipe import Recipe, given
 from distilvec.store.layout import DTYPES, KEY_BYTES
 from distilvec.students import describe_student
 from distilvec.training.fit import companions_of
@@ -54,26 +57,26 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
             where=f"--rows, teacher {paid}",
             remedy="`distilvec teach --dry-run` says how many requests and tokens, and the price.",
         )
-    job = Job(recipe)
-    job.require("scale")
+    require(recipe, "scale")
+    corpus = open_corpus(recipe)
+    recipe = training_defaults(recipe, corpus)
+    method = fresh_method(recipe)
     notes = ["Times are without reading the corpus, judging and waiting for machines; devices are taken to add up."]
-    if job.method.inside:
-        notes.append(
-            f"{job.method.name} also keeps tokens of the teacher: `distilvec run --dry-run` says how many bytes."
-        )
-    whole = job.corpus if len(job.corpus.train_rows) <= COUNTED else sampled(job.corpus, COUNTED)
-    rates = measure_rates(job.on(sampled(job.corpus, PROBE_TEXTS, whole=True)), whole)
+    if method.inside:
+        notes.append(f"{method.name} also keeps tokens of the teacher: `distilvec run --dry-run` says how many bytes.")
+    whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
+    rates = measure_rates(recipe, sampled(corpus, PROBE_TEXTS, whole=True), whole)
     if rates.training is not None:
         notes.append(f"Training was measured with batches of {rates.batch_size}; more devices need larger ones.")
-    if recipe.training.arguments.get("max_steps", 0) > 0:
+    if recipe.training.max_steps:
         notes.append(
             "Training is reckoned by epochs; the recipe's max_steps would end it at the same step for any corpus."
         )
     return Scale(rates, devices or Devices(), rows, price, notes)
 
 
-def measure_rates(job: Job, whole: Corpus) -> Rates:
-    """Rates of the recipe's teachers and student on this machine, on the job's corpus: a small sample.
+def measure_rates(recipe: Recipe, sample: Corpus, whole: Corpus) -> Rates:
+    """Measure the rates of the recipe's teachers and student on this machine, on a small sample of the corpus.
 
     Args:
         whole: what the student is made of (its word pieces are those of a corpus).
@@ -81,11 +84,8 @@ def measure_rates(job: Job, whole: Corpus) -> Rates:
     Raises:
         DistilvecError: all teachers are files of vectors.
     """
-    recipe, sample = job.recipe, job.corpus
-    _ = job.teachers  # opened here, they are those of all jobs below
-    taught = job.changed(recipe.model_copy(update={"combine": "separate"}), "corpus", "teachers").teach(
-        vectors_only=True
-    )
+    teachers = open_teachers(recipe, sample)
+    taught = fill_stores(recipe.model_copy(update={"combine": "separate"}), sample, teachers)
     texts = sample.teacher_texts(sample.train_rows)
     seconds = 0.0
     parts: list[tuple[int, str]] = []
@@ -97,14 +97,14 @@ def measure_rates(job: Job, whole: Corpus) -> Rates:
             here = machine_of(each.teacher)
             machine = f"{here['machine']}, {here['device']}, {here['threads']} threads"
         parts.append(_stored(card.width, section.storage))
-    if job.combines:  # a store of its own, beside theirs
-        parts.append(_stored(job.infos[0].width, recipe.teachers[0].storage))
+    if teachers.combined is not None:  # a store of its own, next to theirs
+        parts.append(_stored(teachers.combined.width, recipe.teachers[0].storage))
     if not seconds:
         raise DistilvecError("vectors from elsewhere are not encoded here", where="--rows", remedy="Name a model.")
     peak, source = _peak()
     training: dict[str, Any] = {"epochs": recipe.training.epochs, "batch_size": recipe.training.batch_size}
     if recipe.student is not None and recipe.student.auto is None:
-        training |= _training_rate(job, taught, whole)
+        training |= _training_rate(recipe, sample, teachers, taught, whole)
     length = float(np.mean([len(text.encode()) for text in texts]))
     vector_bytes, told = sum(part[0] for part in parts), [part[1] for part in parts]
     return Rates(machine, 1 / seconds, length, vector_bytes, told, peak, source, **training)
@@ -132,19 +132,21 @@ def _stored(width: int, storage: str) -> tuple[int, str]:
     return width * value + extra + KEY_BYTES + INDEX_BYTES, told
 
 
-def _training_rate(job: Job, taught: Sequence[Any], whole: Corpus) -> dict[str, Any]:
+def _training_rate(
+    recipe: Recipe, sample: Corpus, teachers: Teachers, taught: Sequence[Any], whole: Corpus
+) -> dict[str, Any]:
     """Texts (of pairs both) per second of a few steps of the recipe's own training; empty where it needs more than
     vectors.
     """
-    recipe, sample, method = job.recipe, job.corpus, job.method
+    method = fresh_method(recipe)
     if method.inside or recipe.task is not None or recipe.scorers:
         return {}
     with tempfile.TemporaryDirectory(prefix="distilvec-scale-") as place:  # a run may be at work in the recipe's own
-        apart = job.changed(recipe.model_copy(update={"output": place}), "teachers")
-        apart.corpus = whole
-        needs, student = apart.needs, apart.student()
-    items = len(rows_with_companions(sample, sample.train_rows, companions_of(needs, job.task, sample))[0])
-    batch = min(recipe.training.batch_size, items)
+        apart = recipe.model_copy(update={"output": place})
+        prepared = settle(apart, whole, teachers, make_start(apart, whole, teachers), [])
+        student = prepared.start.open()
+    items = len(rows_with_companions(sample, sample.train_rows, companions_of(prepared.needs, None, sample))[0])
+    batch = min(given(recipe.training.batch_size, "training.batch_size"), items)
     one = {"max_steps": PROBE_STEPS, "batch_size": batch, "gradient_accumulation_steps": 1}
     training = recipe.training.model_dump() | one
     fitted = short_training(student, method, sample, taught, training, recipe.optimizer)

@@ -6,7 +6,10 @@ import os
 
 from distilvec.errors import DistilvecError
 from distilvec.flow.checks import check_scorers
-from distilvec.flow.job import Job
+from distilvec.flow.lessons import fill_scores, fill_stores
+from distilvec.flow.prepare import open_corpus, open_teachers, require
+from distilvec.flow.score import QueryDocuments
+from distilvec.flow.settle import wants_of
 from distilvec.recipe import Recipe
 from distilvec.store import FillReport, SignalStore
 from distilvec.training.distributed import launched
@@ -29,11 +32,12 @@ def teach_alone(recipe: Recipe, shard: tuple[int, int] | None = None) -> list[tu
         raise DistilvecError(
             "torchrun's processes take their shares themselves", where="--shard", remedy="Leave it out."
         )
-    job = Job(recipe)
-    job.require("teach")
-    check_scorers(job)
-    taught = job.teach(shard=own or shard) if recipe.teachers else []
-    scored = job.score(shard=own or shard)
+    require(recipe, "teach")
+    corpus = open_corpus(recipe)
+    check_scorers(recipe, corpus)
+    teachers = open_teachers(recipe, corpus)
+    taught = fill_stores(recipe, corpus, teachers, wants_of(recipe, corpus, teachers), own or shard)
+    scored = fill_scores(recipe, QueryDocuments.of(corpus), own or shard) if recipe.scorers else []
     return [(each.store, each.filled) for each in taught] + [(each.store, each.filled) for each in scored]
 
 

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
-from distilvec.flow.job import Job, copied
+from distilvec.flow.lessons import copied
+from distilvec.flow.prepare import open_corpus, require
 from distilvec.flow.ray.ledger import Ledger
 from distilvec.flow.ray.pool import Pool, cluster, pool_of
 from distilvec.flow.ray.worker import Place, Work, Worker, prepare
@@ -69,9 +70,8 @@ def teach_with_ray(
             where="scorers",
             remedy="Fill their stores with `distilvec teach`, in parts with --shard.",
         )
-    job = Job(recipe)
-    job.require("teach")
-    corpus = job.corpus
+    require(recipe, "teach")
+    corpus = open_corpus(recipe)
     done = []
     # Signals are caught once Ray is there: it takes them over when it starts.
     with cluster(address, workers) as ray, StopSignals() as signals:

@@ -46,12 +46,13 @@ class Work:
 
 def prepare(recipe: Recipe, corpus_folder: Path, fingerprint: str) -> list[Place]:
     """Look at all teachers and make their stores; needs what a worker needs, so a worker does it."""
-    from distilvec.flow.job import Job
+    from distilvec.flow.prepare import open_teachers
+    from distilvec.flow.settle import wants_of
 
-    job = Job(recipe)
-    job.corpus = corpus = open_corpus(corpus_folder, fingerprint)
-    places = []
-    for section, teacher, wanted in zip(recipe.teachers, job.teachers, job.wanted, strict=True):
+    corpus = open_corpus(corpus_folder, fingerprint)
+    teachers, places = open_teachers(recipe, corpus), []
+    wants = wants_of(recipe, corpus, teachers)
+    for section, teacher, wanted in zip(recipe.teachers, teachers.each, wants, strict=True):
         _, store = open_store(section, corpus, recipe.place / "stores", teacher)
         stored = NOTHING if section.live else wanted
         if stored.signals:

@@ -1,0 +1,164 @@
+"""A recipe whose open settings are filled in from the table of defaults, and one line for each that says why."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from distilvec.corpus import Corpus
+from distilvec.errors import DistilvecError
+from distilvec.flow.start import source_model
+from distilvec.methods.base import Method
+from distilvec.methods.table import resolve
+from distilvec.modules.blocks import parameters
+from distilvec.modules.opening import locate
+from distilvec.recipe import AutoSection, Recipe, StudentSection
+from distilvec.recipe.defaults import DEFAULTS, Default
+from distilvec.recipe.places import at_revision
+from distilvec.students.sizes import cut_of
+from distilvec.words import millions
+
+logger = logging.getLogger(__name__)
+#: Texts up to which token states are kept in the store: some 25 kB a text.
+MOST_TOKEN_STATES = 50_000
+
+
+def with_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
+    """The recipe with a value for every setting that it leaves open; what it gives stands.
+
+    Args:
+        corpus: its number of texts decides on the epochs.
+
+    Returns:
+        A recipe without open settings, whose `chosen` says what was filled in and why.
+
+    Raises:
+        DistilvecError: no student of about the wanted size can be cut out of the teacher.
+    """
+    if not is_open(recipe):
+        return recipe
+    texts, chosen = len(corpus.train_rows), list[str]()
+    section = _student(recipe, corpus, chosen)
+    row = DEFAULTS[kind_of(recipe, section)]
+    method = _method(recipe, section, row, texts)
+    if recipe.method.is_open:
+        options = ", ".join(f"{name} {value}" for name, value in method.items() if name != "name")
+        chosen.append(f"method: {method['name']}{f' ({options})' if options else ''}, for {row.kind} ({row.evidence})")
+    given = {name: value for name, value in section.items() if value is not None}
+    student = (_further(recipe, row, method) | given) if recipe.method.is_open else section
+    rate, training = recipe.optimizer.lr, recipe.training
+    epochs, batch = training.epochs or row.epochs(texts), training.batch_size or row.batch_size
+    if None in (rate, training.epochs, training.batch_size):
+        chosen.append(
+            f"training: learning rate {rate or row.lr:g}, {epochs:g} epochs, batches of {batch}, for {texts:,} "
+            f"{corpus.modality}s and {row.kind} ({row.evidence})"
+        )
+    data = recipe.model_dump()
+    data |= {"student": student, "method": method}
+    data["optimizer"]["lr"] = rate or row.lr
+    data["training"] |= {"epochs": epochs, "batch_size": batch}
+    filled = Recipe.build(data)
+    made = recipe.model_copy(update={name: getattr(filled, name) for name in Recipe.model_fields})
+    made._chosen = (*recipe.chosen, *chosen)
+    for line in chosen:
+        logger.info("chosen %s", line)
+    return made
+
+
+def training_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
+    """The same for a command that looks for a student: none is filled in where the recipe names none."""
+    if recipe.student is not None:
+        return with_defaults(recipe, corpus)
+    looking = recipe.model_copy(update={"student": StudentSection(auto=AutoSection())})
+    return with_defaults(looking, corpus).model_copy(update={"student": None})
+
+
+def is_open(recipe: Recipe) -> bool:
+    """Whether a recipe leaves a setting to the table."""
+    student = recipe.student
+    settings = (student, recipe.optimizer.lr, recipe.training.epochs, recipe.training.batch_size)
+    shrink = student.shrink if student is not None else None
+    return any(value is None for value in settings) or recipe.method.is_open or (shrink is not None and shrink.is_open)
+
+
+def kind_of(recipe: Recipe, section: dict[str, Any]) -> str:
+    """The row of the table that a student's section belongs to."""
+    if recipe.task is not None and recipe.task.writes:
+        return "writer"
+    if section.get("resnet") or section.get("molecule"):
+        return "network"
+    if section.get("shrink"):
+        return "cut" if section["shrink"].get("embedding") else "wide"
+    if model := section.get("model"):
+        if Path(model).suffix == ".safetensors":
+            return "network"
+        address = at_revision(model, section.get("revision"))
+        folder = locate(address, bool(section.get("trust_remote_code")))
+        return "embedder" if (folder / "modules.json").is_file() else "words"
+    return "static" if section.get("static") else "cut" if section.get("auto") else "fresh"
+
+
+def _student(recipe: Recipe, corpus: Corpus, chosen: list[str]) -> dict[str, Any]:
+    """The student's section as a dictionary, with the sizes of a cut that names none."""
+    teacher = next((each.name for each in recipe.teachers if each.model is not None), None)
+    if recipe.student is None:
+        if corpus.modality != "text":
+            fresh: dict[str, Any] = {"resnet": {}} if corpus.modality == "image" else {"molecule": {}}
+        else:
+            fresh = {"fresh": {}} if teacher is None else {"shrink": {}}
+        if teacher is None:
+            chosen.append(
+                f"student: {next(iter(fresh))}, with random weights, as no teacher is a model to cut one out of"
+            )
+        section = StudentSection.model_validate(fresh)
+    else:
+        section = recipe.student
+    data = section.model_dump()
+    if section.shrink is None or not section.shrink.is_open:
+        return data
+    of = section.shrink.of or teacher
+    if of is None:
+        raise DistilvecError(
+            "no teacher is a model that a student could be cut out of",
+            where="student.shrink.of",
+            remedy="Name a folder or hub id there, or another student: student: {model: ...}.",
+        )
+    model = source_model(of, section, recipe.teachers)
+    whole = parameters(model)
+    most = section.shrink.parameters
+    data["shrink"] |= {"of": of, "parameters": None, **cut_of(model, None if most is None else int(most))}
+    size = "a quarter" if most is None else f"at most {millions(int(most))}"
+    chosen.append(
+        f"student: cut out of {of}, {size} of its {millions(whole)} parameters: "
+        + ", ".join(f"{name} {size}" for name, size in data["shrink"].items() if size and name != "of")
+    )
+    return data
+
+
+def _method(recipe: Recipe, section: dict[str, Any], row: Default, texts: int) -> dict[str, Any]:
+    """The method's section as a dictionary; an open one takes the row's, as far as the teachers allow it."""
+    given = recipe.method.model_dump(exclude_defaults=True)
+    if not recipe.method.is_open:
+        return given
+    if not recipe.teachers:
+        pairs = recipe.corpus is not None and not isinstance(recipe.corpus.text, str)
+        name = "score_kl" if recipe.scorers else "sft" if recipe.task is not None else "mnrl" if pairs else "simcse"
+        return {**given, "name": name}
+    method = dict(row.method)
+    first = recipe.teachers[0]
+    if len(recipe.teachers) > 1 or first.model is None or first.name != (section.get("shrink") or {}).get("of"):
+        method = {"name": method["name"]}  # token states and vectors as they are need the teacher it was cut out of
+    if texts > MOST_TOKEN_STATES:
+        method.pop("token_states", None)
+    return method | given
+
+
+def _further(recipe: Recipe, row: Default, method: dict[str, Any]) -> dict[str, Any]:
+    """The row's further keys of the student; one of several teachers, of a task or with prefixes has its own space."""
+    further = dict(row.student)
+    alone = len(recipe.teachers) == 1 or (recipe.teachers and recipe.combine != "separate")
+    own = recipe.task is not None or recipe.method.matryoshka is not None
+    if own or not alone or resolve(method["name"]).teacher_map is Method.teacher_map:
+        further.pop("space", None)
+    return further

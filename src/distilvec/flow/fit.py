@@ -1,0 +1,170 @@
+"""A student trained with what the teachers taught, and shipped."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from distilvec import training
+from distilvec.errors import DistilvecError
+from distilvec.evenly import sampled_rows
+from distilvec.flow.judge import held_out_metrics
+from distilvec.flow.lessons import Lessons, held_out, sources
+from distilvec.flow.prepare import Prepared, fresh_method, fresh_task
+from distilvec.methods.base import Method
+from distilvec.modules.adapters import merge_adapters
+from distilvec.modules.blocks import find_writer
+from distilvec.modules.lora import adapters
+from distilvec.modules.opening import locate_adapters
+from distilvec.recipe import Recipe, given
+from distilvec.store import SignalStore
+from distilvec.students import fold_head, load_student, router
+from distilvec.students import ship as save
+from distilvec.students.writing import ship_writer
+from distilvec.teachers.text import TextTeacher
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+#: Texts that an expert head is folded on.
+FOLDING = 5000
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished training: the student with its method's heads, and what training says of itself."""
+
+    student: SentenceTransformer
+    fitted: training.Fitted
+
+    @property
+    def method(self) -> Method:
+        """The method, with its trained heads."""
+        return self.fitted.method
+
+
+def fit(prepared: Prepared, lessons: Lessons, *, resume: bool = False) -> Trained:
+    """Train a fresh student.
+
+    Args:
+        resume: continue from the newest checkpoint, if there is one.
+
+    Raises:
+        DistilvecError: whatever training refuses.
+        Interrupted: Ctrl-C or SIGTERM, after a checkpoint is saved.
+    """
+    recipe, corpus = prepared.recipe, prepared.corpus
+    student = prepared.start.open()
+    task, method = fresh_task(recipe, corpus, prepared.info), fresh_method(recipe)
+    for teacher, section in zip(prepared.teachers.each, recipe.teachers, strict=True):
+        if isinstance(teacher, TextTeacher) and not section.live:
+            teacher.rest()
+    with adapted(recipe, student):
+        fitted = training.fit(
+            student,
+            method,
+            [each.info_on(corpus) for each in lessons.taught],
+            corpus,
+            sources(prepared, lessons, task),
+            needs=prepared.needs,
+            training=recipe.training,
+            optimizer=recipe.optimizer,
+            folder=prepared.output,
+            resume=resume,
+            cache=prepared.place,
+            evaluate=held_out_metrics(recipe, held_out(corpus, lessons.first), task),
+            lookup=store_lookup([each.store for each in lessons.taught]),
+            task=task,
+            router_balance=prepared.section.router_balance,
+            remember=prepared.section.remember,
+            scores=lessons.scores,
+            code=prepared.code,
+        )
+    return Trained(student, fitted)
+
+
+def adapted(recipe: Recipe, student: SentenceTransformer) -> AbstractContextManager[None]:
+    """While the block trains, the student has the adapters that the recipe asks for; afterwards they are merged."""
+    lora = given(recipe.student, "student").lora
+    if lora is None:
+        return nullcontext()
+    return adapters(student, **lora.model_dump(), seed=recipe.training.seed)
+
+
+def store_lookup(stores: Sequence[SignalStore]) -> Callable[[int, torch.Tensor], torch.Tensor]:
+    """(teacher, keys uint8 [n, 16]) -> sentence vectors [n, D], for methods that keep keys."""
+
+    def lookup(teacher: int, keys: torch.Tensor) -> torch.Tensor:
+        store = stores[teacher]
+        return torch.from_numpy(store.read(store.rows(keys.cpu().numpy())))
+
+    return lookup
+
+
+def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder: Path) -> float | None:
+    """Save the student as people load it, with its task head, and the router if the recipe asks for one.
+
+    Returns:
+        If a head was folded, the mean cosine of the linear map's vectors to the head's; else None.
+
+    Raises:
+        DistilvecError: the student is to live in the teacher's space, and the method has no map into it.
+        EnvironmentProblem: the disk is full or the place cannot be written; what lay there is as it was.
+    """
+    student, method, section = trained.student, trained.method, prepared.section
+    writer = find_writer(student)
+    if writer is not None:
+        ship_writer(writer, folder)
+        return None
+    kept = None
+    if section.fold:
+        student = copy.deepcopy(student)
+        kept = fold_head(student, prepared.corpus.texts(sampled_rows(prepared.corpus.train_rows, FOLDING)))
+    head = None
+    if section.space == "teacher":
+        head = method.teacher_map()
+        if head is None:
+            raise DistilvecError(
+                f'method "{method.name}" has no linear map into one teacher\'s space',
+                where="student.space",
+                remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas) and one teacher.",
+            )
+    first, task = lessons.first, trained.fitted.task
+    normalized = first is not None and bool(first.teacher.card.normalized)
+    beside: list[Callable[[Path], None]] = [method.keep]
+    if task is not None and task.head is not None:
+        beside.append(task.head.save)
+    save(student, folder, space=section.space or "own", teacher_map=head, normalize=normalized, beside=beside)
+    if section.router:
+        # On the CPU: a large teacher, in float32, is only put together and saved here.
+        own = load_student(str(folder), trust_remote_code=section.trust_remote_code, device="cpu")
+        save(router(own, _documents(prepared.recipe)), folder.parent / "router")
+    return kept
+
+
+def _documents(recipe: Recipe) -> SentenceTransformer:
+    """The teacher as it read the corpus, for the side of the documents.
+
+    Before a document stands the model's own prompt for one, or what the recipe puts before all: its text, or a prompt
+    of the model by its name. That of queries is not for documents.
+    """
+    section = recipe.teachers[0]
+    model = load_student(
+        str(section.address),
+        max_length=section.max_length,
+        pooling=section.pooling,
+        trust_remote_code=section.trust_remote_code,
+        device="cpu",
+    )
+    if section.adapters:
+        merge_adapters(model, [locate_adapters(each) for each in section.adapters])
+    if section.prompt is not None and section.prompt != "query":
+        put = model.prompts.get(section.prompt, section.prompt)
+        model.prompts, model.default_prompt_name = {"document": put or ""}, None
+    return model

@@ -1,0 +1,156 @@
+"""The stores of a recipe's teachers and scorers, filled with what they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from distilvec.corpus import Corpus
+from distilvec.corpus.key_set import distinct_rows
+from distilvec.evenly import sampled_rows
+from distilvec.flow.combine import combine
+from distilvec.flow.score import QueryDocuments, ScoredCorpus, open_scorer, score_one, scores_of
+from distilvec.flow.teach import Taught, teach_one
+from distilvec.judging import settle_tasks
+from distilvec.judging.tasks import JudgingTask
+from distilvec.recipe import Recipe, ScorerSection, TeacherSection
+from distilvec.store import SignalStore
+from distilvec.store.remote import mirrored
+from distilvec.teachers.signals import NOTHING, Wanted
+from distilvec.training import SignalSource, Ticker
+
+if TYPE_CHECKING:
+    from distilvec.flow.prepare import Prepared, Teachers
+
+#: How a store keeps vectors, from coarse to exact.
+_FINER = ("int8", "float16", "float32")
+#: Held-out items that agreement is measured on, at most.
+HELD_OUT = 1000
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """What training learns from.
+
+    Attributes:
+        taught: the teachers with filled stores, as the student meets them: combined ones are one.
+        scored: the scorers with filled stores.
+        scores: float32 [rows of the corpus], what the scorers say of each document and its query; None without them.
+    """
+
+    taught: tuple[Taught, ...] = ()
+    scored: tuple[ScoredCorpus, ...] = ()
+    scores: np.ndarray | None = None
+
+    @property
+    def first(self) -> Taught | None:
+        """The teacher that agreement is measured with."""
+        return self.taught[0] if self.taught else None
+
+
+def teach(prepared: Prepared) -> Lessons:
+    """Fill the stores of all teachers and scorers with what they lack.
+
+    Raises:
+        DistilvecError: a store is another teacher's; said before any is asked.
+        Interrupted: Ctrl-C or SIGTERM; all that was encoded or scored is kept.
+    """
+    recipe, corpus = prepared.recipe, prepared.corpus
+    taught = fill_stores(recipe, corpus, prepared.teachers, prepared.wanted)
+    if not prepared.needs.scores:
+        return Lessons(tuple(taught))
+    pairs = QueryDocuments.of(corpus)
+    scored = fill_scores(recipe, pairs)
+    return Lessons(tuple(taught), tuple(scored), scores_of(scored, pairs))
+
+
+def fill_stores(
+    recipe: Recipe,
+    corpus: Corpus,
+    teachers: Teachers,
+    wanted: Sequence[Wanted] | None = None,
+    shard: tuple[int, int] | None = None,
+) -> list[Taught]:
+    """Fill the stores of all teachers; only a share of them with `shard` = (i, n).
+
+    Args:
+        wanted: signals of each teacher besides sentence vectors; None = none.
+
+    Returns:
+        The teachers as the student meets them; of a share, each by itself.
+    """
+    stores = recipe.place / "stores"
+    wanted = [NOTHING for _ in teachers.each] if wanted is None else wanted
+    for section, teacher in zip(recipe.teachers, teachers.each, strict=True):
+        if (stores / section.name / "store.json").exists():  # another teacher's is refused before any is asked
+            SignalStore.create(stores / section.name, teacher.card, teacher.card.width, section.storage)
+    taught = []
+    for section, teacher, each in zip(recipe.teachers, teachers.each, wanted, strict=True):
+        with copied(recipe, section):
+            taught.append(teach_one(section, corpus, stores, shard, teacher=teacher, wanted=each))
+    how = recipe.combine
+    if how == "separate" or len(taught) <= 1 or shard is not None:
+        return taught
+    storage = combined_storage(recipe)
+    ticker = Ticker("combining the teachers", f"{corpus.modality}s")
+    teacher, store, filled, seen = combine(taught, how, corpus, stores, storage, ticker)
+    return [Taught(teacher, seen, store, filled)]
+
+
+def combined_storage(recipe: Recipe) -> str:
+    """How the store of combined teachers keeps vectors: as finely as any of them asks for."""
+    return max((section.storage for section in recipe.teachers), key=_FINER.index)
+
+
+def fill_scores(recipe: Recipe, pairs: QueryDocuments, shard: tuple[int, int] | None = None) -> list[ScoredCorpus]:
+    """Fill the stores of all scorers, opened now that teachers are done; only a share with `shard` = (i, n)."""
+    scored = []
+    for section in recipe.scorers:
+        with copied(recipe, section):
+            scored.append(score_one(section, open_scorer(section), pairs, recipe.place / "stores", shard))
+    return scored
+
+
+def copied(recipe: Recipe, section: TeacherSection | ScorerSection) -> AbstractContextManager[None]:
+    """While the block fills the store of a teacher or scorer, its copy on `remote`, if there is one, grows too."""
+    if recipe.remote is None:
+        return nullcontext()
+    return mirrored(recipe.place / "stores" / section.name, f"{recipe.remote.rstrip('/')}/{section.name}")
+
+
+def sources(prepared: Prepared, lessons: Lessons, task: object = None) -> list[SignalSource]:
+    """Where training gets each teacher's signals from, for the rows that are trained on or held out."""
+    corpus = prepared.corpus
+    rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
+    return [each.source(corpus, rows, prepared.place, task) for each in lessons.taught]  # type: ignore[arg-type]
+
+
+def ask_teacher(tasks: Sequence[JudgingTask], lessons: Lessons, corpus: Corpus) -> None:
+    """Let the first teacher, or all combined, say what is right in tasks whose truth is the teacher's own search."""
+    if lessons.first is None:
+        return
+    teacher = lessons.first.teacher
+    if all(each.card.kind != "vectors" for each in getattr(teacher, "teachers", [teacher])):
+        settle_tasks(tasks, lessons.first.encoder(corpus.modality))
+
+
+def held_out_rows(corpus: Corpus, first: Taught | None, limit: int = HELD_OUT) -> np.ndarray:
+    """A sample of the held-out rows, without those that the first teacher has no vector for.
+
+    Each item is there once: any model finds its copies, which would pass for neighbours.
+    """
+    rows = np.asarray(corpus.holdout_rows)
+    if first is not None:
+        rows = rows[first.store.rows(corpus.teacher_keys[rows]) >= 0]
+    return sampled_rows(distinct_rows(corpus.keys, rows), limit)
+
+
+def held_out(corpus: Corpus, first: Taught | None, limit: int = HELD_OUT) -> tuple[list[str], np.ndarray | None]:
+    """Held-out texts, and the first teacher's vectors [n, D] for them; None without a teacher."""
+    rows = held_out_rows(corpus, first, limit)
+    vectors = None if first is None else first.store.read(first.store.rows(corpus.teacher_keys[rows]))
+    return corpus.texts(rows), vectors

@@ -1,0 +1,262 @@
+"""From a recipe to all that a run needs before it teaches: corpus, teachers, untrained student, method and tasks.
+
+Each step takes values and returns a frozen one; what can be refused is refused here. Seeds are set in this order:
+student (`make_start`), head of the task (`fresh_task`), heads of the method (training builds them).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from distilvec.corpus import Corpus, read_corpus
+from distilvec.errors import DistilvecError
+from distilvec.files import locked
+from distilvec.flow.combine import CombinedTeacher
+from distilvec.flow.start import Start, student_start
+from distilvec.flow.teach import open_teacher, teacher_info
+from distilvec.flow.writing import check_writing, writing_tasks
+from distilvec.folders import claim
+from distilvec.judging import automatic_tasks, load_tasks
+from distilvec.judging.tasks import JudgingTask
+from distilvec.methods.base import Method, Needs
+from distilvec.methods.contract import check_needs
+from distilvec.methods.table import build_method, resolve
+from distilvec.recipe import Recipe, StudentSection, given
+from distilvec.students.output import StudentInfo
+from distilvec.tasks.base import Task
+from distilvec.tasks.table import build_task
+from distilvec.teachers import Teacher, TeacherInfo
+from distilvec.teachers.signals import Wanted
+
+if TYPE_CHECKING:
+    pass
+
+logger = logging.getLogger(__name__)
+#: What each command must find in a recipe, "or" of two.
+REQUIRED: dict[str, tuple[str, ...]] = {
+    "run": ("corpus", "teachers or student"),
+    "train": ("corpus", "teachers or student"),
+    "compare": ("corpus", "teachers or student"),
+    "dry-run": ("corpus", "teachers or student"),
+    "teach": ("corpus", "teachers or scorers"),
+    "mine": ("corpus", "teachers"),
+    "plan": ("corpus", "teachers"),
+    "scale": ("corpus", "teachers"),
+}
+
+
+def require(recipe: Recipe, command: str) -> None:
+    """Check that the recipe names what a command needs, before anything is read.
+
+    Raises:
+        DistilvecError: naming the section that is missing.
+    """
+    for key in REQUIRED[command]:
+        first, _, other = key.partition(" or ")
+        given(getattr(recipe, first) or (getattr(recipe, other) if other else None) or None, key)
+    if recipe.method.is_open:
+        return
+    check_writing(recipe, command)
+    trains = "teachers or student" in REQUIRED[command]
+    if trains and resolve(recipe.method.name).needs_teacher and not recipe.teachers:
+        raise DistilvecError(
+            f'this key is missing, and method "{recipe.method.name}" learns from a teacher',
+            where="teachers",
+            remedy="Add one, or take a method without a teacher (simcse, mnrl, sft, margin_mse, score_kl).",
+        )
+
+
+# corpus
+
+
+def open_corpus(recipe: Recipe) -> Corpus:
+    """Read, audit and split the corpus, or open what an equal section left in the recipe's place."""
+    section, task = given(recipe.corpus, "corpus"), recipe.task
+    claim(recipe.place, "cache" if recipe.cache else "output")
+    options = section.model_dump(exclude={"path"})
+    if task is not None:
+        options |= {"label": task.label or section.label, "joint": task.joint}
+    # Of several processes the first prepares it, the others find it; and no other recipe's moves in meanwhile.
+    with locked(recipe.place / "corpus.lock", wait=True):
+        return read_corpus(section.path, recipe.place / "corpus", **options)
+
+
+def separator_of(recipe: Recipe) -> str | None:
+    """What stands between prompt and answer, if the student is to write; else None."""
+    return recipe.task.separator if recipe.task is not None else None
+
+
+def named_tasks(recipe: Recipe) -> list[JudgingTask]:
+    """Load what the recipe names to judge students by."""
+    return load_tasks(recipe.judging.tasks)
+
+
+def judging_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) -> list[JudgingTask]:
+    """Choose what students are judged by: the named tasks, or those that the corpus' held-out items allow."""
+    if separator_of(recipe) is not None:
+        return writing_tasks(recipe, corpus, list(named))
+    return list(named) or automatic_tasks(corpus, recipe.task.kind if recipe.task else None)
+
+
+# teachers
+
+
+@dataclass(frozen=True)
+class Teachers:
+    """The opened teachers of a recipe, in its order.
+
+    Attributes:
+        each: all of them; empty if the recipe names none.
+        infos: what a method may know of each before it has taught.
+        combined: what it may know of all as one; None unless they teach as one.
+    """
+
+    each: tuple[Teacher, ...] = ()
+    infos: tuple[TeacherInfo, ...] = ()
+    combined: TeacherInfo | None = None
+
+    @property
+    def met(self) -> list[TeacherInfo]:
+        """The teachers as the student meets them: combined ones are one."""
+        return list(self.infos) if self.combined is None else [self.combined]
+
+    @property
+    def first(self) -> Teacher:
+        """The teacher that agreement is measured with."""
+        return self.each[0]
+
+
+def combines(recipe: Recipe) -> bool:
+    """Whether several teachers teach as one."""
+    return recipe.combine != "separate" and len(recipe.teachers) > 1
+
+
+def open_teachers(recipe: Recipe, corpus: Corpus) -> Teachers:
+    """Open the teachers of a recipe.
+
+    Raises:
+        DistilvecError: a teacher cannot be opened or read the corpus' items, pairs are read as one item each and a
+            teacher is given plain texts, or teachers of different widths are to be averaged.
+    """
+    _check_joint(recipe)
+    components = recipe.corpus.components if recipe.corpus else "largest"
+    opened = [open_teacher(section, components, corpus.modality, separator_of(recipe)) for section in recipe.teachers]
+    return teachers_of(recipe, opened)
+
+
+def teachers_of(recipe: Recipe, opened: Sequence[Teacher]) -> Teachers:
+    """The teachers of a recipe, opened already, in its order."""
+    infos = [teacher_info(each, section.token_axes) for each, section in zip(opened, recipe.teachers, strict=True)]
+    combined = None
+    if combines(recipe):
+        weights = [section.weight for section in recipe.teachers]
+        combined = teacher_info(CombinedTeacher(opened, weights, recipe.combine))  # type: ignore[arg-type]
+    return Teachers(tuple(opened), tuple(infos), combined)
+
+
+def _check_joint(recipe: Recipe) -> None:
+    task, corpus = recipe.task, recipe.corpus
+    if task is None or task.writes or not task.joint or corpus is None or isinstance(corpus.text, str):
+        return
+    for section in recipe.teachers:
+        if section.model is None and section.keys is None:
+            raise DistilvecError(
+                f"{section.name} is given texts, and pairs are read as one item each",
+                where="task.encoding",
+                remedy="Use encoding: separate, or a teacher that is a model.",
+            )
+
+
+# the untrained student
+
+
+def make_start(recipe: Recipe, corpus: Corpus, teachers: Teachers) -> Start:
+    """Make the untrained student in the output folder, or find it there.
+
+    Raises:
+        DistilvecError: it cannot be made, or it is a table of word vectors and the method is on layers.
+    """
+    section = given(recipe.student, "student")
+    _refuse_table(recipe, teachers)
+    claim(recipe.output)  # teaching may come first, and a run takes no folder with files of unknown origin
+    seed = recipe.training.seed
+    return student_start(section, recipe.teachers, corpus, seed, Path(recipe.output), separator_of(recipe))
+
+
+def later_start(recipe: Recipe, corpus: Corpus, teachers: Teachers) -> Start:
+    """The same, made when it is first opened: of many trainings most are finished already."""
+    return Start(lambda: make_start(recipe, corpus, teachers).open())
+
+
+def _refuse_table(recipe: Recipe, teachers: Teachers) -> None:
+    """Refuse a method on layers for a table of word vectors before the table is made, which takes a while."""
+    if given(recipe.student, "student").static is None or not teachers.infos or recipe.task is not None:
+        return
+    width = teachers.infos[0].width
+    table, method = StudentInfo("a static student", width, layers=None, hidden=width), fresh_method(recipe)
+    check_needs(method, method.needs(table, teachers.met), table)
+
+
+# all of it
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that a run needs before it teaches.
+
+    Attributes:
+        start: the untrained student; `start.open()` gives a fresh copy each time.
+        info: what a method may know of it.
+        needs: what the method wants to find in a step; `wanted` of each teacher besides sentence vectors.
+        tasks: what students are judged by.
+        code: what the text of a method that is not ours is known by.
+    """
+
+    recipe: Recipe
+    corpus: Corpus
+    teachers: Teachers
+    start: Start
+    info: StudentInfo
+    needs: Needs
+    wanted: tuple[Wanted, ...]
+    tasks: tuple[JudgingTask, ...] = ()
+    code: str | None = None
+
+    @property
+    def output(self) -> Path:
+        """The run's folder."""
+        return Path(self.recipe.output)
+
+    @property
+    def place(self) -> Path:
+        """Where the prepared corpus, token ids and stores are kept."""
+        return self.recipe.place
+
+    @property
+    def section(self) -> StudentSection:
+        """The student's section of the recipe."""
+        return given(self.recipe.student, "student")
+
+    def task(self) -> Task | None:
+        """The supervised task with a fresh head, the same each time; None without one."""
+        return fresh_task(self.recipe, self.corpus, self.info)
+
+
+def fresh_method(recipe: Recipe) -> Method:
+    """The recipe's method, without heads yet."""
+    section = recipe.method
+    return build_method(section.name, section.options, section.matryoshka)
+
+
+def fresh_task(recipe: Recipe, corpus: Corpus, info: StudentInfo) -> Task | None:
+    """The supervised task with a fresh head, the same each time; None without one."""
+    if recipe.task is None:
+        return None
+    torch.manual_seed(recipe.training.seed)
+    return build_task(recipe.task, info.width, corpus.labels, corpus.label_names)

@@ -1,0 +1,110 @@
+"""What is trained, how and for how long where a recipe leaves it open: one table, a row per kind of student.
+
+Each row names the committed experiment that it comes from. Values that a recipe gives always stand.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Default:
+    """Settings of one kind of student.
+
+    Attributes:
+        kind: what the student is, as messages say it.
+        lr: learning rate of the student and of the heads.
+        method: name and options.
+        student: further keys of the student's section.
+        batch_size: items a step.
+        reads: texts read in training, repetitions counted, that a small corpus is repeated for.
+        least, most: epochs.
+        evidence: page or results of the experiment behind the row.
+    """
+
+    kind: str
+    lr: float
+    method: dict[str, Any]
+    evidence: str
+    student: dict[str, Any] = field(default_factory=dict)
+    batch_size: int = 32
+    reads: int = 24_000
+    least: int = 3
+    most: int = 20
+
+    def epochs(self, texts: int) -> int:
+        """Passes over a corpus of so many texts: many over a small one, a few over a large one.
+
+        >>> [DEFAULTS["cut"].epochs(texts) for texts in (300, 4_000, 100_000)]
+        [20, 6, 3]
+        """
+        return min(self.most, max(self.least, math.ceil(self.reads / max(1, texts))))
+
+
+_COSINE = {"name": "cosine"}
+_SAME_SPACE = {"space": "teacher", "dropout": 0.0}
+#: Kind of student -> its settings.
+DEFAULTS = {
+    "cut": Default(
+        "cut out of the teacher",
+        lr=1e-3,
+        method={"name": "cosine", "map": False, "token_states": 1.0},
+        student=_SAME_SPACE,
+        evidence="experiments/results/defaults",
+    ),
+    "wide": Default(
+        "cut out of a teacher whose table keeps its width",
+        lr=3e-4,
+        method={"name": "cosine", "map": False, "token_states": 1.0},
+        student=_SAME_SPACE,
+        evidence="experiments/results/defaults",
+    ),
+    "embedder": Default(
+        "an embedder already",
+        lr=1e-4,
+        method=_COSINE,
+        student={"space": "teacher"},
+        evidence="experiments/results/defaults",
+    ),
+    "words": Default(
+        "a pretrained model that is no embedder yet",
+        lr=1e-4,
+        method=_COSINE,
+        student={"space": "teacher"},
+        evidence="experiments/results/defaults",
+    ),
+    "fresh": Default(
+        "a student with random weights",
+        lr=1e-3,
+        method=_COSINE,
+        student={"space": "teacher"},
+        reads=60_000,
+        evidence="experiments/results/defaults",
+    ),
+    "static": Default(
+        "a table of word vectors",
+        lr=3e-3,
+        method=_COSINE,
+        student={"space": "teacher"},
+        evidence="docs/static.md",
+    ),
+    "network": Default(
+        "a network of images or molecules with random weights",
+        lr=1e-3,
+        method={"name": "gaussian"},
+        batch_size=128,
+        reads=200_000,
+        least=5,
+        evidence="docs/images.md",
+    ),
+    "writer": Default(
+        "a language model",
+        lr=1e-4,
+        method={"name": "mined"},
+        batch_size=16,
+        evidence="docs/writing.md",
+    ),
+}

@@ -1,0 +1,180 @@
+"""What a training says of itself: the sums between two lines of the log, the log on disk, trackers, and progress."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from distilvec.errors import GO_ON, EnvironmentProblem
+from distilvec.files import write_text
+from distilvec.system_errors import system_problem
+from distilvec.training.distributed import mean_over_ranks
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from distilvec.recipe import OptimizerSection, TrainingSection
+
+
+@dataclass
+class Sums:
+    """What has been summed up since the last line of the log; kept in checkpoints.
+
+    Attributes:
+        loss: of the steps since the last line.
+        total: of all steps before it.
+        logged: step of the last line.
+        terms, counts: of the micro-batches since then; a term with a count is summed over the items that count in it.
+        batches: how many micro-batches they were.
+        skipped: steps left out because their gradient at the perturbed weights was not finite.
+        seconds: of the training up to the checkpoint.
+    """
+
+    loss: float | Tensor = 0.0
+    total: float = 0.0
+    logged: int = 0
+    terms: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, Tensor] = field(default_factory=dict)
+    batches: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Note the terms of a micro-batch."""
+        for name, value in result["terms"].items():
+            count = result["counts"].get(name)
+            _add(self.terms, name, value if count is None else value * count)
+            if count is not None:
+                _add(self.counts, name, count)
+        self.batches += 1
+
+    def entry(self, step: int) -> dict[str, float]:
+        """Means since the last line, over all processes; the next line begins here."""
+        loss = float(mean_over_ranks(torch.as_tensor(self.loss)))
+        found = {"loss": loss / max(step - self.logged, 1)}
+        if self.terms:
+            sums = mean_over_ranks(torch.stack(list(self.terms.values()))).tolist()
+            for name, value in zip(self.terms, sums, strict=True):
+                # Of the items that count; a teacher that had none of them has said nothing.
+                count = float(self.counts[name]) if name in self.counts else self.batches
+                if count:
+                    found[f"term/{name}"] = value / count
+        if self.skipped:
+            found["skipped_steps"] = self.skipped
+        self.total, self.loss, self.logged = self.total + loss, 0.0, step
+        self.terms, self.counts, self.batches = {}, {}, 0
+        return found
+
+
+def _add(sums: dict[str, Tensor], name: str, value: Tensor) -> None:
+    sums[name] = sums[name] + value if name in sums else value
+
+
+class RunLog:
+    """Appends every logged value to `run.jsonl`, one JSON object a line, and hands it to the trackers.
+
+    A resumed run cuts the file to the step it resumes from, so that no step is there twice.
+
+    Args:
+        file: the log; None in all processes but the first.
+        accelerator: with its trackers.
+        step: keep the entries up to this one; None begins an empty log.
+    """
+
+    def __init__(self, file: Path | None, accelerator: Accelerator, step: int | None = None) -> None:
+        self.file, self.accelerator = file, accelerator
+        if file is None:
+            return
+        kept: list[str] = []
+        if step is not None and file.exists():
+            lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
+            kept = [line for line in lines if _step(line) <= step]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, "".join(line + "\n" for line in kept))
+
+    def open_trackers(self, training: TrainingSection, optimizer: OptimizerSection) -> None:
+        """Begin the run in every tracker, with the recipe's values.
+
+        Raises:
+            EnvironmentProblem: a tracker refuses; an address or a login may be missing.
+        """
+        values = {**optimizer.model_dump(exclude={"sharpness"}), **training.model_dump()}
+        plain = {name: value for name, value in values.items() if isinstance(value, bool | int | float | str)}
+        named = {"wandb": "name", "trackio": "name", "mlflow": "run_name"}
+        names = {each: {key: training.run_name} for each, key in named.items() if training.run_name}
+        try:
+            self.accelerator.init_trackers(training.project, plain, names)
+        except Exception as error:  # each has errors of its own
+            raise EnvironmentProblem(
+                f"{' and '.join(training.report_to)} cannot be begun ({error})", where="training.report_to"
+            ) from error
+
+    def write(self, entry: dict[str, Any]) -> None:
+        """Append one entry, which has its step."""
+        if self.file is not None:
+            with _room(self.file), self.file.open("a") as out:
+                out.write(json.dumps(entry) + "\n")
+        self.accelerator.log({name: value for name, value in entry.items() if name != "step"}, step=entry["step"])
+
+    def close(self) -> None:
+        """End the run in every tracker."""
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
+
+
+@contextlib.contextmanager
+def _room(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise system_problem(error, "the log cannot be written", file, f"Then {GO_ON}.") from error
+
+
+def _step(line: str) -> float:
+    """The step of a log line; one that a crash cut short, and the summary at a training's end, count as never."""
+    try:
+        entry = json.loads(line)
+        return float("inf") if "train_runtime" in entry else float(entry["step"])
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return float("inf")
+
+
+class Ticker:
+    """Prints progress: a rewritten line on a terminal, otherwise one line every `every` seconds.
+
+    Args:
+        what: what is being done.
+        unit: what is counted.
+    """
+
+    def __init__(self, what: str, unit: str = "texts", every: float = 30.0) -> None:
+        self.what, self.unit, self.every = what, unit, every
+        self.start = self.last = time.monotonic()
+        self.terminal = sys.stderr.isatty()
+        self.first: int | None = None
+
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        now = time.monotonic()
+        if self.first is None:
+            self.first = done
+            self.start = now
+        if now - self.last < (0.2 if self.terminal else self.every) and done < total:
+            return
+        self.last = now
+        rate = (done - self.first) / max(now - self.start, 1e-9)
+        left = f"{(total - done) / rate:,.0f} s left" if rate > 0 else "..."
+        line = f"{self.what}: {done:,}/{total:,} {self.unit}, {rate:,.1f}/s, {left}" + (f", {note}" if note else "")
+        if self.terminal:
+            sys.stderr.write("\r\x1b[2K" + line + ("\n" if done >= total else ""))
+        elif done < total or self.first < total:
+            sys.stderr.write(line + "\n")
+        sys.stderr.flush()

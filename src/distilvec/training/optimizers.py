@@ -1,0 +1,113 @@
+"""The optimiser and the schedule of a training, as the recipe's sections say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from distilvec.errors import DistilvecError
+from distilvec.modules.blocks import find_writer
+from distilvec.optim import Muon, SharpnessAware, hidden_matrices
+from distilvec.recipe import OptimizerSection, SharpnessSection, TrainingSection, given
+from distilvec.training.step import Distiller
+
+_RHO = {"disam": 0.01}  # where the recipe is silent; those of sam and asam are the optimizer's own
+#: Names of what has no weight decay, beside all of a LayerNorm.
+_UNDECAYED = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
+
+
+def make_optimizer(
+    distiller: Distiller, training: TrainingSection, optimizer: OptimizerSection, *, narrow: bool
+) -> torch.optim.Optimizer:
+    """The optimiser of all trained parameters, with sharpness-aware steps where they are asked for.
+
+    Args:
+        narrow: whether the training computes in bfloat16.
+    """
+    groups = parameter_groups(distiller, optimizer)
+    lr, betas = given(optimizer.lr, "optimizer.lr"), (training.adam_beta1, training.adam_beta2)
+    adam: dict[str, Any] = {"lr": lr, "betas": betas, "eps": training.adam_epsilon}
+    if training.optim == "adamw_torch_fused":
+        adam["fused"] = True
+    made: torch.optim.Optimizer
+    if optimizer.muon:
+        made = Muon(groups, dtype=torch.bfloat16 if narrow else torch.float32, **adam)
+    elif training.optim == "sgd":
+        made = torch.optim.SGD(groups, lr)
+    elif training.optim == "adafactor":
+        from transformers import Adafactor
+
+        made = Adafactor(groups, lr, scale_parameter=False, relative_step=False)
+    else:
+        made = torch.optim.AdamW(groups, **adam)
+    return made if optimizer.sharpness is None else _sharp(made, optimizer.sharpness)
+
+
+def _sharp(base: torch.optim.Optimizer, section: SharpnessSection) -> SharpnessAware:
+    return SharpnessAware(
+        base,
+        kind="sam" if section.kind == "disam" else section.kind,
+        rho=_RHO.get(section.kind) if section.rho is None else section.rho,
+        eta=section.eta,
+        every=section.every,
+        scale=section.scale,
+        bias=section.bias,
+    )
+
+
+def parameter_groups(distiller: Distiller, optimizer: OptimizerSection) -> list[dict[str, Any]]:
+    """Student and heads, with and without weight decay, matrices apart; every trained parameter in exactly one."""
+    from transformers.trainer_pt_utils import get_parameter_names
+
+    decayed = set(get_parameter_names(distiller, [nn.LayerNorm], _UNDECAYED))
+    students = {id(parameter) for parameter in distiller.student.parameters()}
+    rates = distiller.method.rates()
+    paces = {id(parameter): rate for module, rate in rates.items() for parameter in module.parameters()}
+    matrices = {id(parameter) for parameter in hidden_matrices(distiller.student)} if optimizer.muon else set()
+    if (writer := find_writer(distiller.student)) is not None:
+        matrices.discard(id(writer.head.weight))  # logits of tokens, as little hidden as the table of tokens
+    groups: dict[tuple[bool, bool, float, bool, bool], list[nn.Parameter]] = {}
+    for name, parameter in distiller.named_parameters():
+        if parameter.requires_grad:
+            own = id(parameter)
+            key = own not in students, name not in decayed, paces.get(own, 1.0), own in matrices
+            groups.setdefault((*key, isinstance(parameter, DTensor)), []).append(parameter)
+    lr = given(optimizer.lr, "optimizer.lr")
+    perturbs = optimizer.sharpness is None or optimizer.sharpness.heads
+    return [
+        {
+            "params": groups[key],
+            "lr": pace * (optimizer.heads_lr if heads and optimizer.heads_lr else lr),
+            "weight_decay": 0.0 if plain else optimizer.weight_decay,
+            "perturb": not heads or perturbs,
+            **({"orthogonal": orthogonal} if optimizer.muon else {}),
+        }
+        for key in sorted(groups)
+        for heads, plain, pace, orthogonal, _ in [key]
+    ]
+
+
+def make_schedule(training: TrainingSection, optimizer: torch.optim.Optimizer, steps: int) -> Any:
+    """The schedule of the learning rates over so many steps.
+
+    Raises:
+        DistilvecError: options that this schedule does not take.
+    """
+    from transformers import get_scheduler
+
+    try:
+        return get_scheduler(
+            training.lr_scheduler_type,
+            optimizer,
+            num_warmup_steps=training.warmup(steps),
+            num_training_steps=steps,
+            scheduler_specific_kwargs=dict(training.lr_scheduler_kwargs),
+        )
+    except (TypeError, ValueError) as error:
+        raise DistilvecError(
+            f"the schedule {training.lr_scheduler_type} refuses its options ({error})",
+            where="training.lr_scheduler_kwargs",
+        ) from error
