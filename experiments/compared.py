@@ -7,7 +7,7 @@ A `Setting` is one student of one experiment. Its names are those of the column 
   cross_tokenizer.py).
 - `embedder/own radius`: `embedder` for five epochs, each kind of step with its own radius; `longer`: for fifteen
   (sharpness.py).
-- `labelled`, `out-of-domain`: the student `bpe`; `labelled/embedder`: `embedder` (cross_tokenizer.py). 840 to 1,080
+- `labelled`, `out-of-domain`: the student `bpe`; `labelled/embedder`: `embedder` (cross_tokenizer.py). 690 to 1,080
   steps of 16 with labels; the task's weight is the papers', not searched here.
 - `texts`: `bpe`, taught by one good teacher and four weak ones (many_text.py). `similar/static`: a table of word
   pieces, taught by four versions of one MiniLM (similar_teachers.py).

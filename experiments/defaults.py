@@ -18,7 +18,6 @@ import functools
 import gzip
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,19 @@ from records import Rows
 
 import distilvec
 from distilvec.flow.demo import demo_teacher, write_data
+from distilvec.recipe import Recipe
 
 EXPERIMENT = "defaults"
 #: Corpus -> texts of it.
 CORPORA = {"banking77-150": 150, "banking77-300": 300, "banking77": 1_500, "docstrings": 4_000, "sentences": 20_000}
-TEACHERS = {"minilm": None, "mpnet": "all-mpnet-base-v2"}
+#: Row -> folder of the teacher below --models (None: the demo's), and the student (None: cut out of the teacher).
+TEACHERS: dict[str, tuple[str | None, Any]] = {
+    "minilm": (None, None),
+    "mpnet": ("all-mpnet-base-v2", None),
+    "mpnet into minilm": ("all-mpnet-base-v2", "minilm"),
+    "minilm into a table": (None, {"static": {"of": "teacher"}}),
+    "minilm into a fresh student": (None, {"fresh": {}}),
+}
 SEEDS = (0, 1, 2)
 MODELS = ("untrained", "free", "student")
 
@@ -51,39 +58,40 @@ def texts_of(corpus: str) -> list[str]:
 
 def run_row(teacher: str, corpus: str, seed: int, models: Path | None) -> dict[str, Any]:
     """One run with nothing chosen by hand; scores by model with intervals, what was chosen, minutes."""
-    folder = TEACHERS[teacher]
+    folder, student = TEACHERS[teacher]
+    student = demo_teacher() if student == "minilm" else student
     if folder is not None and models is None:
         raise SystemExit(f"{teacher} is in the folder that --models names; see the header of this script.")
     path = demo_teacher() if folder is None or models is None else str(models / folder)
     file = WORK / EXPERIMENT / f"{corpus}.txt"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(texts_of(corpus)), encoding="utf-8")
-    out = WORK / EXPERIMENT / f"{teacher}-{corpus}-{seed}"
+    out = WORK / EXPERIMENT / f"{teacher.replace(' ', '-')}-{corpus}-{seed}"
     run = distilvec.distill(
-        {"name": teacher, "model": path, "dtype": "bfloat16"},
+        {"name": "teacher", "model": path, "dtype": "bfloat16"},
         str(file),
         out,
+        student=student,
         training={"seed": seed, "bf16": True},
         judging={"speed": False},
-        cache=str(WORK / EXPERIMENT / f"{teacher}-{corpus}"),
+        cache=str(WORK / EXPERIMENT / f"{folder or 'minilm'}-{corpus}"),
     )
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    return {"chosen": list(run.record.notes), "scores": scores_in(report), "text": run.text()}
+    recipe = Recipe.load(out / "recipe.yaml")
+    keys = {"student": True, "method": True, "optimizer": {"lr"}, "training": {"epochs", "batch_size"}}
+    chosen = recipe.model_dump(mode="json", include=keys, exclude_defaults=True)
+    cost = report["sections"]["cost"]
+    return {"chosen": chosen, "cost": cost, "scores": scores_in(report), "text": run.text()}
 
 
 def scores_in(report: Any) -> dict[str, Any]:
     """Model -> value, low and high of the share of neighbours found, from a report."""
     found = {}
-    for row in _models(report):
-        score = row.get("scores", {}).get("neighbours")
-        if score is not None and row.get("role") in MODELS:
+    for row in report["sections"]["scores"]["models"]:
+        score = row["averages"].get("neighbours")
+        if score is not None and row["role"] in MODELS:
             found[row["role"]] = [score["value"], score["low"], score["high"]]
     return found
-
-
-def _models(report: Any) -> Iterator[dict[str, Any]]:
-    rows = report.get("models") or report["scores"]["models"]
-    yield from rows
 
 
 def _cell(score: list[float] | None) -> str:

@@ -345,3 +345,4 @@ def test_few_held_out_items_are_still_compared_or_said_to_be_too_few(
     run(Recipe.build(given | {"method": {"name": "gaussian"}}))
     page = (tmp_path / "out/report.md").read_text()
     assert "Each teacher" in page and "held-out items are too few" in page
+    assert "Nothing says how good the student is" in page

@@ -21,7 +21,11 @@ TRAINING = {"epochs": 2, "batch_size": 8, "save_every": 5, "logging_steps": 3}
 ACCUMULATED = TRAINING | {"gradient_accumulation_steps": 3, "save_every": 2, "logging_steps": 3}
 JOBS: dict[str, dict[str, Any]] = {
     "cosine": {"method": "cosine", "training": TRAINING},
-    "talas-muon": {"method": "talas", "training": TRAINING, "optimizer": {"lr": 2e-5, "muon": True, "sharpness": {"kind": "sam"}}},
+    "talas-muon": {
+        "method": "talas",
+        "training": TRAINING,
+        "optimizer": {"lr": 2e-5, "muon": True, "sharpness": {"kind": "sam"}},
+    },
     "cosine-accumulated": {"method": "cosine", "training": ACCUMULATED},
     "talas-asam": {"method": "talas", "options": {"init": "random"}, "training": TRAINING, "optimizer": ASAM},
     "talas-asam-accumulated": {"method": "talas", "training": ACCUMULATED, "optimizer": ASAM},

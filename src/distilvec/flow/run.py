@@ -26,7 +26,8 @@ from distilvec.judging import Verdict
 from distilvec.judging.tasks import JudgingTask
 from distilvec.locking import alone_in
 from distilvec.recipe import Recipe, given
-from distilvec.report import Outcome, make_record, write_card, write_report
+from distilvec.report import Outcome, make_record, write_report
+from distilvec.report.card import write_card
 from distilvec.report.render.terminal import brief_markdown, brief_text
 from distilvec.showing import Shown
 from distilvec.tasks.answering import finished_student

@@ -120,6 +120,12 @@ def judge_run(
                     verdict.alarms += alarm("the teacher's nearest neighbours", TRAINED, name, gap.value, gap.interval)
         verdict.collapse = {name: collapse(vectors) for name, vectors in verdict.vectors.items()}
         verdict.alarms += verdict.collapse[TRAINED].pop("alarms", [])
+    if with_agreement and not tasks and not verdict.agreement:
+        few = teacher is not None and len(texts) < FEWEST
+        why = too_few(len(texts)) if few else "there is nothing to measure it by"
+        verdict.alarms.append(
+            f"Nothing says how good the student is: {why}. Give more texts, a larger corpus.holdout, or judging.tasks."
+        )
     if with_speed and len(texts):
         sample = [texts[row] for row in evenly_spaced(len(texts), timed_texts)]
         for name, model in (models if timed is None else timed).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,12 +39,15 @@ def about(items: str, sentence: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Convert numpy scalars and arrays to Python values, inside mappings and lists too, and paths to strings.
+    """Convert numpy scalars and arrays to Python values, inside mappings and lists too, paths to strings, and
+    dataclasses to mappings.
 
     What names and texts of others would do to a terminal or a page is neutralised here, for every form of a report.
     """
     if isinstance(value, str | Path):
         return printable(str(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, dict):
         return {plain(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):

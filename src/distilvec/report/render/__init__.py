@@ -14,6 +14,7 @@ def template(name: str) -> Template:
     """A template of this folder; what it shows is escaped for HTML if it is a page."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    from distilvec.errors import printable
     from distilvec.report.grid import escape_markdown
 
     environment = Environment(
@@ -23,6 +24,7 @@ def template(name: str) -> Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # markup is ours, texts are not
     )
     environment.filters |= {"kind": lambda block: type(block).__name__, "md": escape_markdown}
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}

@@ -35,7 +35,7 @@ def brief_markdown(record: Record, alarms: bool = False) -> str:
 def brief_text(record: Record) -> str:
     """The main table as plain text, and the alarms."""
     table = (record.find(Scores) or Scores()).main_grid().text()
-    return "\n".join([table, *(f"Alarm: {alarm}" for alarm in record.alarms)])
+    return printable("\n".join([table, *(f"Alarm: {alarm}" for alarm in record.alarms)]))
 
 
 def show_table(record: Record) -> None:
