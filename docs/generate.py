@@ -4,8 +4,8 @@
     python docs/generate.py --check    # exit code 1 where a page is out of date
 
 A page marks the place with `<!-- generated: NAME -->` and `<!-- /generated -->`; NAME is `methods`, `commands`,
-`navigation` (in mkdocs.yml), `method METHOD` (its docstring), `options METHOD`, `measured METHOD` (its rows of the
-committed results), `keys NAME`, or `figures NAME`: the template docs/figures/NAME.md with figures of the results
+`defaults`, `navigation` (in mkdocs.yml), `method METHOD` (its docstring), `options METHOD`, `measured METHOD` (its rows
+of the committed results), `keys NAME`, or `figures NAME`: the template docs/figures/NAME.md with figures of the results
 (docs/figures.py). tests/test_docs.py runs the check.
 """
 
@@ -82,6 +82,7 @@ def part(name: str, page: Path) -> str:
         "commands": commands_table,
         "options": lambda: options_table(detail),
         "keys": lambda: keys_table(detail),
+        "defaults": defaults_table,
     }
     if kind not in makers:
         raise SystemExit(f'there is no generated part "{name}"')
@@ -184,6 +185,22 @@ def keys_table(section: str) -> str:
     rows = [["key", "default", "meaning"]]
     for name, field in model.model_fields.items():
         rows.append([f"`{name}`", default_of(field), meaning_of(field)])
+    return pipes(rows)
+
+
+def defaults_table() -> str:
+    """What a recipe gets that leaves its settings open, a row per kind of student."""
+    from distilvec.recipe.defaults import DEFAULTS
+
+    head = ["student", "method", "student's keys", "learning rate", "batch", "epochs on 1,000 / 10,000 / 100,000 texts"]
+    rows = [[*head, "chosen by"]]
+    for row in DEFAULTS.values():
+        method, keys = (
+            ", ".join(f"`{key}: {yaml_value(value)}`" for key, value in part.items())
+            for part in (row.method, row.student)
+        )
+        epochs = " / ".join(str(row.epochs(texts)) for texts in (1_000, 10_000, 100_000))
+        rows.append([row.kind, method, keys, f"{row.lr:g}", str(row.batch_size), epochs, f"`{row.evidence}`"])
     return pipes(rows)
 
 

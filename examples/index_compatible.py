@@ -33,8 +33,7 @@ def main() -> None:
                 "teachers": [{"name": "teacher", "model": arguments.teacher}],
                 "student": {"model": arguments.student, "router": True},
                 "method": {"name": "leaf"},
-                "optimizer": {"lr": 3e-4, "heads_lr": 3e-4},
-                "training": {"epochs": arguments.epochs, "batch_size": 32},
+                "training": {"epochs": arguments.epochs},
                 "output": str(arguments.output),
             }
         )

@@ -37,7 +37,7 @@ def main() -> None:
     fill(store, teacher, texts, content_keys(texts))
 
     student = SentenceTransformer(arguments.student)
-    loss = distilvec.DistillationLoss(student, "talas", store, texts=texts)
+    loss = distilvec.DistillationLoss(student, "cosine", store, texts=texts)
     trainer = SentenceTransformerTrainer(
         model=student,
         args=SentenceTransformerTrainingArguments(

@@ -52,10 +52,10 @@ def main() -> None:
     print(mined.text())
     run = distilvec.distill(
         options.teacher,
-        student={"shrink": {"of": "teacher", "layers": 1}},
         corpus={"path": str(mined.file), "text": mined.columns, "holdout": 0.2},
-        method={"name": "cosine", "beside": {"name": "score_kl", "weight": 0.3}},
         output=options.output / "student",
+        student={"shrink": {"of": "teacher", "layers": 1}},
+        method={"name": "cosine", "beside": {"name": "score_kl", "weight": 0.3}},
         scorers=[{"name": "words", "call": score}],
         training={"epochs": 2, "batch_size": 8},
         judging={"speed": False},

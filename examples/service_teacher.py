@@ -1,11 +1,11 @@
-"""Distil an embedder that is only to be had over HTTP.
+"""Distil an embedder that can only be asked over HTTP.
 
     python examples/service_teacher.py --student FOLDER_OR_ID --url URL --model NAME --key-env VARIABLE
     python examples/service_teacher.py --student FOLDER_OR_ID --serve FOLDER_OR_ID
 
 The first asks a service that answers as OpenAI's /embeddings does; the second serves a model of yours on this machine,
-so that the example needs no key. What will be asked is said first. Every answer is kept as it comes: stop the script
-and start it again, and only what never came is asked for.
+so that the example needs no key. It first prints what it will ask. Every answer is kept as it comes: if you stop the
+script and start it again, it asks only for what is missing.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ def distil(api: dict[str, Any], student: str, output: Path) -> None:
         "corpus": {"path": str(texts_file(output))},
         "teachers": [teacher],
         "student": {"model": student},
-        "method": {"name": "cosine"},
-        "optimizer": {"lr": 1e-4, "heads_lr": 3e-4},  # small students want larger rates than the default
-        "training": {"epochs": 2, "batch_size": 32},
+        "training": {"epochs": 2},  # the default reads so few texts twenty times
         "output": str(output),
     }
     print(plan(distilvec.Recipe.build(sections), teaching_only=True).text())

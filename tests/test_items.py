@@ -474,7 +474,7 @@ def test_a_teacher_may_lack_items(tmp_path, texts_file, tiny_student) -> None:
     recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", method={"name": "gaussian", "width": 16})
     recipe["teachers"][0] = {"name": "half", "vectors": str(tmp_path / "half.npy"), "texts": str(tmp_path / "half.txt")}
     finished = run(Recipe.build(recipe))
-    assert any("had no vector" in note for note in finished.record["notes"].lines)
+    assert any("have no vector" in note for note in finished.record["notes"].lines)
     assert {"nll:half", "nll:first"} <= set(finished.record["reproduced"].terms)
 
 

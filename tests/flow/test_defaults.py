@@ -13,6 +13,7 @@ import distilvec
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError
 from distilvec.flow.defaults import is_open, with_defaults
+from distilvec.flow.settle import prepare
 from distilvec.modules.blocks import parameters
 from distilvec.recipe import Recipe
 from distilvec.recipe.defaults import DEFAULTS
@@ -99,6 +100,15 @@ def test_several_teachers_share_no_space(tmp_path: Path, tiny_bert: Path, senten
     made = filled(tmp_path, sentences[:60], teachers)
     assert made.student.shrink.of == "one"
     assert made.student.space == "own" and not made.method.token_states
+
+
+def test_shorter_prefixes_of_a_cut_student_can_be_trained(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    teachers = [{"name": "big", "model": str(tiny_bert)}]
+    made = filled(tmp_path, sentences[:60], teachers, method={"matryoshka": [8, 16]})
+    assert made.method.token_states and made.student.space == "own"
+    assert prepare(made).needs, "nothing refuses it: each length has a map of its own"
 
 
 def test_parameters_is_a_budget(real_teacher_folder: Path) -> None:

@@ -17,6 +17,7 @@ from distilvec.export.outcome import ExportReport
 from distilvec.export.page import PAGE, write_page
 from distilvec.folders import check
 from distilvec.modules.opening import locate
+from distilvec.progress import at_work
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -26,6 +27,7 @@ ENCODER = "encoder.js"
 NAMES = ("onnx", "config.json", "package.json", "README.md", ENCODER, PAGE)
 
 
+@at_work
 def export_web(
     model_folder: str | Path,
     out_folder: str | Path,

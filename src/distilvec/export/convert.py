@@ -23,6 +23,7 @@ from distilvec.modules.kernel_head import has_kernels
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
 from distilvec.modules.task_head import has_head
+from distilvec.progress import at_work
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -47,6 +48,7 @@ _SENTENCES = (
 )
 
 
+@at_work
 def export_onnx(
     model_folder: str | Path, out_folder: str | Path, *, quantize: bool = True, texts: Sequence[str] | None = None
 ) -> ExportReport:

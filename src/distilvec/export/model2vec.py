@@ -22,6 +22,7 @@ from distilvec.folders import check, publish
 from distilvec.modules.model2vec import ROWS, WEIGHTS, unknown_piece
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
+from distilvec.progress import at_work
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -63,6 +64,7 @@ class Model2VecReport:
         )
 
 
+@at_work
 def export_model2vec(
     model_folder: str | Path, out_folder: str | Path, *, texts: Sequence[str] | None = None
 ) -> Model2VecReport:

@@ -149,6 +149,8 @@ def _method(recipe: Recipe, section: dict[str, Any], row: Default, texts: int) -
     first = recipe.teachers[0]
     if len(recipe.teachers) > 1 or first.model is None or first.name != (section.get("shrink") or {}).get("of"):
         method = {"name": method["name"]}  # token states and vectors as they are need the teacher it was cut out of
+    if recipe.method.matryoshka is not None:
+        method.pop("map", None)  # each length has a map of its own
     if texts > MOST_TOKEN_STATES:
         method.pop("token_states", None)
     return method | given

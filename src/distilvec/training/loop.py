@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader
 
 from distilvec.errors import DistilvecError
 from distilvec.interruption import StopSignals
+from distilvec.progress import Ticker
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.training import checkpoint as checkpoints
 from distilvec.training import distributed as ranks
@@ -36,7 +37,7 @@ from distilvec.training.distributed import rank, world_size
 from distilvec.training.diverged import Texts, diverged_gradient, diverged_loss
 from distilvec.training.generators import generators, set_generators
 from distilvec.training.items import share_room
-from distilvec.training.log import RunLog, Sums, Ticker
+from distilvec.training.log import RunLog, Sums
 from distilvec.training.optimizers import make_optimizer, make_schedule
 from distilvec.training.sample import on_device
 from distilvec.training.samplers import BucketedBatches
