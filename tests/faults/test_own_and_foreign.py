@@ -54,8 +54,8 @@ def cut(given: Given) -> dict[str, Any]:
 
 #: Command -> (what is given, output, 0 or 1 for the first and the second call).
 COMMANDS: dict[str, Callable[[Given, Path, int], Any]] = {
-    "run": lambda g, out, n: distilvec.distill(g.bert, cut(g), g.texts, "cosine", out, **g.job(n)),
-    "train": lambda g, out, n: distilvec.train(g.bert, cut(g), g.texts[n:], "cosine", out, **g.job(0)),
+    "run": lambda g, out, n: distilvec.distill(g.bert, g.texts, out, student=cut(g), method="cosine", **g.job(n)),
+    "train": lambda g, out, n: distilvec.train(g.bert, g.texts[n:], out, student=cut(g), method="cosine", **g.job(0)),
     "compare": lambda g, out, n: distilvec.compare(
         g.bert, cut(g), g.texts, ["cosine"], out, seeds=1 + n, **{**g.job(0), "judging": {"tasks": g.task()}}
     ),
@@ -133,7 +133,7 @@ def test_a_place_that_takes_no_file_is_refused_before_a_model_is_opened(
     for place in ("distilvec.students.load_student", "distilvec.students.load.load_student", "distilvec.api.load"):
         monkeypatch.setattr(place, opened)
     monkeypatch.setattr("distilvec.indexes.adapting.load_student", opened)
-    monkeypatch.setattr("distilvec.flow.job.open_teacher", opened)
+    monkeypatch.setattr("distilvec.flow.prepare.open_teacher", opened)
     (tmp_path / "file").write_text("mine")
     with pytest.raises(DistilvecError, match=r"/file"):
         COMMANDS[command](given, tmp_path / "file" / "out", 0)

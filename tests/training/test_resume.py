@@ -303,7 +303,7 @@ DAMAGES: list[tuple[str, Damage, str, bool]] = [
     *((name, flip, "is not as it was written", False) for name in ("model.safetensors", "optimizer.pt", "ranks.pt")),
     *((name, Path.unlink, "is missing", False) for name in ("model.safetensors", "optimizer.pt", "ranks.pt")),
     *((name, cut, "cannot be", True) for name in ("model.safetensors", "optimizer.pt", "ranks.pt")),
-    (".distilvec-files.json", Path.unlink, "no list with the hashes", False),
+    (".distilvec.json", Path.unlink, "no list with the hashes", False),
     ("model.safetensors", changed_weights(torch.Tensor.half), "another precision", True),
     ("model.safetensors", changed_weights(lambda value: value[..., :1]), "does not fit the student", True),
     ("trainer_state.json", changed_state(global_step=3), "is of step 3", True),

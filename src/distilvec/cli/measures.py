@@ -59,7 +59,7 @@ def compress_model(
     from distilvec.corpus import read_corpus
     from distilvec.flow.compress import FEWEST, compress
     from distilvec.folders import check
-    from distilvec.report.compressed import FILES
+    from distilvec.report.sections.compressed import FILES
     from distilvec.students import load_student
 
     check(output, "compression", FILES)  # now, not when everything is measured
