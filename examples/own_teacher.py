@@ -51,7 +51,10 @@ def main() -> None:
         training={"epochs": 3, "batch_size": 16},
     )
     print(run.report)
-    print("agreement:", {name: value for name, value in run.record.agreement.items() if isinstance(value, float)})
+    print(
+        "agreement:",
+        {name: value for name, value in run.record["agreement"].values.items() if isinstance(value, float)},
+    )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from distilvec.flow.train import train_student
 from distilvec.judging import CachedEncoder, judge, speed, talas_tasks
 from distilvec.judging.agreement import likeness
 from distilvec.recipe import Recipe
-from distilvec.report.compressed import Compression
+from distilvec.report.sections.compressed import Compression
 from distilvec.students import load_student
 
 EXPERIMENT = "compression"

@@ -80,9 +80,9 @@ def scored() -> dict[str, Any]:
     return {
         "tasks": {name: {task: s.value for task, s in scores.items()} for name, scores in judged.scores.items()},
         "averages": {name: judged.averages(name) for name in models},
-        "agreement": record.agreement,
-        "steps": record.cost.steps if record.cost else None,
-        "training_seconds": record.cost.training_seconds if record.cost else None,
+        "agreement": record["agreement"].values,
+        "steps": record["cost"].steps,
+        "training_seconds": record["cost"].training_seconds,
     }
 
 

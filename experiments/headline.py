@@ -150,7 +150,7 @@ def judged_run(made: Recipe) -> dict[str, Any]:
         "student": CachedEncoder(load_teacher(model=folder / "student", dtype=DTYPE)),
     }
     judged = judge(models, tasks)
-    row, top = record.model("student"), record.model("teacher")
+    row, top = (record["scores"].model(role) for role in ("student", "teacher"))
     seen = set(corpus.texts())
     return {
         "recipe": {
@@ -171,10 +171,10 @@ def judged_run(made: Recipe) -> dict[str, Any]:
             "value": judged.difference("student", "teacher").value,
             "interval": judged.difference("student", "teacher").interval,
         },
-        "agreement": record.agreement,
+        "agreement": record["agreement"].values,
         "sizes": {"student": [row.parameters, row.size_bytes], "teacher": [top.parameters, top.size_bytes]},
-        "training_seconds": record.cost.training_seconds if record.cost else None,
-        "steps": record.cost.steps if record.cost else None,
+        "training_seconds": record["cost"].training_seconds,
+        "steps": record["cost"].steps,
         "seed": made.training.seed,
     }
 

@@ -172,7 +172,7 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     """A trained student on the test images, and what of its teachers is in it."""
     student = trained(recipe(name, lr, seed))
     record = Record.load(student.parent)
-    cost = record.cost
+    cost = record["cost"]
     assert cost is not None
     return {
         "row": name,
@@ -180,7 +180,7 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
         "seed": seed,
         "steps": cost.steps,
         "training_seconds": cost.training_seconds,
-        "held_out": record.held_out,
+        "held_out": record["reproduced"].terms,
         "tasks": scores(student, read_tasks(None, PROBE_SEEDS)),
     }
 

@@ -158,7 +158,7 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     """A trained student on the tested molecules, and what of its teachers is in it."""
     student = trained(recipe(name, lr, seed))
     record = Record.load(student.parent)
-    cost = record.cost
+    cost = record["cost"]
     assert cost is not None
     return {
         "row": name,
@@ -166,8 +166,8 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
         "seed": seed,
         "steps": cost.steps,
         "training_seconds": cost.training_seconds,
-        "held_out": record.held_out,
-        "curve": [[row["step"], round(row["loss"], 5)] for row in record.log if "loss" in row][::10],
+        "held_out": record["reproduced"].terms,
+        "curve": [[row["step"], round(row["loss"], 5)] for row in record["training"].log if "loss" in row][::10],
         "tasks": scores(CachedEncoder(load_teacher(model=student)), "test"),
     }
 

@@ -207,12 +207,12 @@ def trained(made: Recipe) -> tuple[Path, dict[str, Any]]:
     if not (folder / "report.json").exists():
         run(made, resume=True)
     record = Record.load(folder)
-    student = record.model("student")
+    student = record["scores"].model("student")
     return folder, {
         "parameters": student.parameters,
         "bytes": student.size_bytes,
-        "steps": record.cost.steps if record.cost else None,
-        "training_seconds": record.cost.training_seconds if record.cost else None,
+        "steps": record["cost"].steps,
+        "training_seconds": record["cost"].training_seconds,
         "seed": made.training.seed,
     }
 

@@ -238,7 +238,7 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     made = recipe(name, lr, seed)
     student = trained(made)
     record = Record.load(student.parent)
-    cost = record.cost
+    cost = record["cost"]
     assert cost is not None
     return {
         "row": name,
@@ -246,8 +246,8 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
         "seed": seed,
         "steps": cost.steps,
         "training_seconds": cost.training_seconds,
-        "held_out": record.held_out,
-        "log": [row for row in record.log if NEIGHBOURS in row],
+        "held_out": record["reproduced"].terms,
+        "log": [row for row in record["training"].log if NEIGHBOURS in row],
         **judged_model(student),
     }
 

@@ -42,7 +42,7 @@ def _one_pass() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _looked_up_once() -> None:
     """What stays as it is while tests run: the commit that a report names, and the files of installed packages."""
-    for module, name in (("distilvec.report.describe", "git_state"), ("distilvec.corpus.docstrings", "_files")):
+    for module, name in (("distilvec.report.sections.rerun", "git_state"), ("distilvec.corpus.docstrings", "_files")):
         found = importlib.import_module(module)
         setattr(found, name, functools.cache(getattr(found, name)))
 

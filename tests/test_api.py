@@ -94,7 +94,9 @@ def test_distill_in_memory_and_again_from_its_recipe(tmp_path: Path, tiny_bert: 
     again = start(recipe)
     expected = run.student.encode(texts[:9], show_progress_bar=False)
     assert np.array_equal(again.student.encode(texts[:9], show_progress_bar=False), expected)
-    assert again.record.agreement["cosine"] == pytest.approx(run.record.agreement["cosine"], abs=1e-5)
+    assert again.record["agreement"].values["cosine"] == pytest.approx(
+        run.record["agreement"].values["cosine"], abs=1e-5
+    )
 
 
 def test_paths_given_in_the_working_folder_are_found_from_anywhere(

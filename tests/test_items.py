@@ -110,7 +110,7 @@ def test_images_run_from_a_folder_to_a_report(image_run, pictures) -> None:
     assert [Path(row["file"]).name for row in rejected] == ["broken.png"]
     report = (out / "report.md").read_text()
     assert "images per second" in report and "Each teacher, on held-out images" in report
-    held = image_run.record.held_out
+    held = image_run.record["reproduced"].terms
     assert held["explained:colours"] > 0.2, "the colours of an image are easily learnt"
     assert set(held) >= {"nll:colours", "nll:network", "calibration:network"}
     # Weights of 1 and 0.5 are shares of 2/3 and 1/3.
@@ -266,7 +266,7 @@ def test_a_vision_transformer_is_a_student(pictures, tmp_path, method) -> None:
     recipe["training"]["epochs"] = 1
     finished = run(Recipe.build(recipe))
     assert finished.student.encode([str(pictures / "dark" / "0.png")]).shape == (1, 16)
-    assert not finished.record.student.remote_code
+    assert not finished.record["lineage"].student.remote_code
 
 
 def test_a_resumed_image_run_equals_an_uninterrupted_one(pictures, tmp_path) -> None:
@@ -303,7 +303,7 @@ def test_several_teachers_with_other_methods(method, sharpness, tmp_path, texts_
     recipe["optimizer"] = {"lr": 1e-3, "heads_lr": 1e-3, "sharpness": sharpness}
     recipe["teachers"][1]["weight"] = 3.0
     recipe["judging"] = {"tasks": [], "agreement": False, "speed": False}
-    held = run(Recipe.build(recipe)).record.held_out
+    held = run(Recipe.build(recipe)).record["reproduced"].terms
     assert any(name.partition("@")[0].endswith(":letters") for name in held)
     assert any(name.partition("@")[0].endswith(":first") for name in held)
 
@@ -314,7 +314,7 @@ def test_a_text_model_reads_smiles(tmp_path, tiny_student) -> None:
     file.write_text("\n".join(SMILES) + "\n")
     recipe = text_recipe(file, tiny_student, tmp_path / "out", teachers=[{"name": "letters", "model": tiny_student}])
     done = run(Recipe.build(recipe))
-    assert done.record.items == "molecules" and done.record.student.vocabulary is not None
+    assert done.record.items == "molecules" and done.record["lineage"].student.vocabulary is not None
 
 
 def test_molecules_run_from_a_file_to_a_report(tmp_path) -> None:
@@ -335,10 +335,10 @@ def test_molecules_run_from_a_file_to_a_report(tmp_path) -> None:
     }
     finished = run(Recipe.build(recipe))
     assert finished.record.items == "molecules"
-    reasons = finished.record.corpus.rejected
+    reasons = finished.record["corpus"].rejected
     assert reasons["not a valid SMILES"] == 1
-    assert finished.record.corpus.duplicates == 2, "ethanol is there without its salt, and written otherwise"
-    assert all(np.isfinite(value) for value in finished.record.held_out.values())
+    assert finished.record["corpus"].duplicates == 2, "ethanol is there without its salt, and written otherwise"
+    assert all(np.isfinite(value) for value in finished.record["reproduced"].terms.values())
     one, other = finished.student.encode(["CCO", "OCC"])
     np.testing.assert_allclose(one, other, atol=1e-5)
     again = distilvec.load(finished.folder / "student").encode(["CCO"])
@@ -370,7 +370,7 @@ def test_keys_that_a_teacher_of_images_has_no_use_for_are_refused(tmp_path, key,
 def test_combined_teachers_are_one_teacher(tmp_path, how, texts_file, tiny_student) -> None:
     recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", combine=how)
     finished = run(Recipe.build(recipe))
-    assert [teacher.name for teacher in finished.record.teachers] == ["letters+first"]
+    assert [teacher.card.name for teacher in finished.record["lineage"].teachers] == ["letters+first"]
     (folder,) = (tmp_path / "out" / "stores").glob(f"letters+first-{how}-*")
     assert SignalStore.open(folder).width == (18 if how == "concatenate" else 9)
     recipe["teachers"][0]["weight"] = 2
@@ -409,10 +409,12 @@ def test_what_another_process_combines_is_not_combined_again(tmp_path, texts_fil
 def test_combined_teachers_teach_by_any_method_on_sentence_vectors(method, tmp_path, texts_file, tiny_student) -> None:
     recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", combine="concatenate", method={"name": method})
     finished = run(Recipe.build(recipe))
-    terms = [key for entry in finished.record.log for key in entry if key.startswith("term/")]
+    terms = [key for entry in finished.record["training"].log for key in entry if key.startswith("term/")]
     assert terms and not [term for term in terms if ":" in term], "one teacher's terms name none"
     separate = recipe | {"combine": "separate", "output": str(tmp_path / "two"), "cache": str(tmp_path / "out")}
-    apart = {key for entry in run(Recipe.build(separate)).record.log for key in entry if key.startswith("term/")}
+    apart = {
+        key for entry in run(Recipe.build(separate)).record["training"].log for key in entry if key.startswith("term/")
+    }
     assert {name for _, _, name in (term.partition(":") for term in apart) if name} == {"letters", "first"}
 
 
@@ -422,7 +424,7 @@ def test_combined_teachers_go_with_a_method_that_could_look_inside_and_does_not(
     method = {"name": "distillmoe", "width": 16, "moe_weight": 1}
     recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", combine="concatenate", method=method)
     finished = run(Recipe.build(recipe))
-    assert [teacher.name for teacher in finished.record.teachers] == ["letters+first"]
+    assert [teacher.card.name for teacher in finished.record["lineage"].teachers] == ["letters+first"]
     twice = [{"name": name, "model": str(tiny_bert)} for name in ("one", "two")]
     method |= {"moe_weight": 0.8, "layers": 2}
     recipe |= {"teachers": twice, "method": method, "output": str(tmp_path / "other")}
@@ -472,8 +474,8 @@ def test_a_teacher_may_lack_items(tmp_path, texts_file, tiny_student) -> None:
     recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", method={"name": "gaussian", "width": 16})
     recipe["teachers"][0] = {"name": "half", "vectors": str(tmp_path / "half.npy"), "texts": str(tmp_path / "half.txt")}
     finished = run(Recipe.build(recipe))
-    assert any("had no vector" in note for note in finished.record.notes)
-    assert {"nll:half", "nll:first"} <= set(finished.record.held_out)
+    assert any("have no vector" in note for note in finished.record["notes"].lines)
+    assert {"nll:half", "nll:first"} <= set(finished.record["reproduced"].terms)
 
 
 def test_what_is_said_of_a_teacher_that_lacks_items_is_of_those_it_has(tmp_path, texts_file, tiny_student) -> None:
@@ -492,7 +494,7 @@ def test_what_is_said_of_a_teacher_that_lacks_items_is_of_those_it_has(tmp_path,
             "texts": str(tmp_path / "few.txt"),
         }
         finished = run(Recipe.build(recipe))
-        found.append(finished.record.held_out)
+        found.append(finished.record["reproduced"].terms)
     assert found[0].keys() == found[1].keys() and {"nll:few", "calibration:few", "explained:few"} <= found[0].keys()
     assert list(found[0].values()) == pytest.approx(list(found[1].values()), rel=1e-3, abs=1e-5)
     lines = [json.loads(line) for line in (tmp_path / "out-2/run.jsonl").read_text().splitlines()]

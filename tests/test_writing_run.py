@@ -87,11 +87,11 @@ def test_the_head_is_dropped_and_the_model_is_whole(done: Run, home: Path) -> No
 
 def test_report_and_card_say_what_it_writes(done: Run) -> None:
     record = Record.load(done.folder)
-    assert {each.model for each in record.writing} == {"big", "untrained student", "student"}
-    assert {each.task for each in record.writing} == {"answers"}
-    assert record.written[0].written.keys() == {"big", "untrained student", "student"}
-    assert record.corpus is not None and record.corpus.rejected == {"empty": 2}
-    assert not record.agreement and record.spaces is None and record.layers is None and not record.collapse
+    assert {each.model for each in record["writing"].scores} == {"big", "untrained student", "student"}
+    assert {each.task for each in record["writing"].scores} == {"answers"}
+    assert record["writing"].answers[0].written.keys() == {"big", "untrained student", "student"}
+    assert record["corpus"].rejected == {"empty": 2}
+    assert not record.sections.keys() & {"agreement", "spaces", "layers", "collapse"}
     report, page = ((done.folder / name).read_text() for name in ("report.md", "report.html"))
     for text in (report, page):
         assert "ROUGE-L" in text and "bits per byte" in text
@@ -102,7 +102,9 @@ def test_report_and_card_say_what_it_writes(done: Run) -> None:
 
 
 def test_the_best_by_likelihood_is_kept(done: Run) -> None:
-    measured = [entry["eval_task_likelihood"] for entry in done.record.log if "eval_task_likelihood" in entry]
+    measured = [
+        entry["eval_task_likelihood"] for entry in done.record["training"].log if "eval_task_likelihood" in entry
+    ]
     assert len(measured) >= 3
     from distilvec.flow.writing import answer_metrics, read_items
 
@@ -124,8 +126,8 @@ def test_methods_are_compared_and_tuned_on_held_out_answers(home: Path) -> None:
 
 def test_without_a_test_file_held_out_answers_are_judged(home: Path) -> None:
     done = run(Recipe.build(recipe(home, "sft", teachers=[], output=str(home / "alone"))))
-    assert {each.task for each in done.record.writing} == {"held-out answers"}
-    assert not done.record.teachers
+    assert {each.task for each in done.record["writing"].scores} == {"held-out answers"}
+    assert not done.record["lineage"].teachers
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def _is_ours(place: Path, name: str) -> bool:
     if name in known:
         return known[name](path)
     if name.startswith("report.") or name == "figures":  # a copied recipe proves nothing of a report
-        return "models" in read_object(place / "report.json")
+        return bool({"sections", "models"} & read_object(place / "report.json").keys())
     return name not in SHARED or _only(path, r"\.?[\w.-]*[0-9a-f]{8,}[\w.-]*")
 
 

@@ -396,9 +396,10 @@ def test_from_end_to_end_with_an_interruption(start: Starter, place: Path, texts
     code, said = start(arguments=["run", str(out / "recipe.yaml"), "-o", str(again)], folder=str(place)).wait()
     assert code == 0, said
     first, second = (json.loads((folder / "report.json").read_text()) for folder in (out, again))
-    assert [row["scores"] for row in first["models"]] == [row["scores"] for row in second["models"]]
+    first, second = first["sections"], second["sections"]
+    assert [row["scores"] for row in first["scores"]["models"]] == [row["scores"] for row in second["scores"]["models"]]
     # The student's weights are equal bit for bit; products of whole matrices may differ in the last place.
-    found, wanted = first["agreement"], second["agreement"]
+    found, wanted = first["agreement"]["values"], second["agreement"]["values"]
     assert found.pop("cosine_from") == wanted.pop("cosine_from")
     assert found == pytest.approx(wanted, abs=1e-5)
     same = [(folder / "student" / "model.safetensors").read_bytes() for folder in (out, again)]

@@ -24,7 +24,7 @@ from distilvec.flow.run import output_folder
 from distilvec.judging import load_task
 from distilvec.recipe import Recipe
 from distilvec.recipe.training_keys import check_keys
-from distilvec.report.describe import _origin
+from distilvec.report.sections.lineage import origin
 from distilvec.store import SignalStore
 from distilvec.students import load_student
 from distilvec.teachers import load_teacher
@@ -194,8 +194,8 @@ def test_a_tokenizer_that_unpacks_without_end(tmp_path: Path, monkeypatch: pytes
 
 def test_a_card_names_no_place_of_a_network(tmp_path: Path) -> None:
     (tmp_path / "network.safetensors").touch()
-    assert "base" not in _origin({"model": str(tmp_path / "network.safetensors")}, {})
-    assert _origin({"model": "me/model"}, {})["base"] == "me/model"
+    assert "base" not in origin({"model": str(tmp_path / "network.safetensors")}, {})
+    assert origin({"model": "me/model"}, {})["base"] == "me/model"
 
 
 def test_a_saved_recipe_that_is_no_text_is_another_one(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:

@@ -33,7 +33,7 @@ from distilvec.locking import alone_in
 from distilvec.modules.task_head import TaskHead
 from distilvec.recipe import Recipe
 from distilvec.report import Record, compare_table
-from distilvec.report.spaces import _pooled_blocks
+from distilvec.report.sections.layers import pooled_blocks
 from distilvec.students import load_student
 from distilvec.teachers import load_teacher
 from distilvec.training.checkpoint_folders import newest_checkpoint
@@ -302,10 +302,10 @@ def test_seeds_that_are_more_on_one_side_are_drawn_apart() -> None:
 def test_layers_are_looked_at_as_texts_are_read(tiny_bert: Path) -> None:
     model = load_student(tiny_bert, device="cpu").eval()
     texts = [f"text {number}" for number in range(4)]
-    plain = _pooled_blocks(model, [f"query: {text}" for text in texts])
-    pair = _pooled_blocks(model, ["one\x1etwo"])
+    plain = pooled_blocks(model, [f"query: {text}" for text in texts])
+    pair = pooled_blocks(model, ["one\x1etwo"])
     model.prompts, model.default_prompt_name = {"query": "query: "}, "query"
-    prompted = _pooled_blocks(model, texts)
+    prompted = pooled_blocks(model, texts)
     assert plain is not None and prompted is not None and pair is not None
     np.testing.assert_allclose(prompted, plain, atol=1e-5)
     vector = model.encode([("one", "two")], prompt="")
@@ -333,7 +333,7 @@ def test_vectors_from_elsewhere_have_no_speed(tmp_path: Path, tiny_bert: Path, s
     (tmp_path / "t.txt").write_text("\n".join(texts))
     teachers = [{"name": "elsewhere", "vectors": str(tmp_path / "v.npy"), "texts": str(tmp_path / "t.txt")}]
     run(recipe(tmp_path, tiny_bert, texts, teachers=teachers, judging={"speed": True}))
-    rows = {row.role: row for row in Record.load(tmp_path / "out").models}
+    rows = {row.role: row for row in Record.load(tmp_path / "out")["scores"].models}
     assert rows["student"].texts_per_second and rows["teacher"].texts_per_second is None
 
 

@@ -134,8 +134,7 @@ def test_code_that_may_run_runs_when_the_student_is_compressed(
     student = {"model": str(strange), "trust_remote_code": True}
     judging = {"speed": False, "compression": True}
     found = run(recipe(tmp_path, tiny_bert, sentences[:90], student=student, judging=judging))
-    assert found.record.compression is not None
-    assert any(row.name == "float16 weights" for row in found.record.compression.rows)
+    assert any(row.name == "float16 weights" for row in found.record["compressed"].rows)
 
 
 def test_a_combined_store_is_checked_for_damage(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
@@ -454,9 +453,9 @@ def test_the_report_states_what_the_untrained_student_is(tmp_path: Path, tiny_be
             tmp_path, tiny_bert, sentences[:120], teachers=teachers, method={"name": "leaf"}, judging={"speed": True}
         )
     )
-    rows = {row.role: row for row in found.record.models}
+    rows = {row.role: row for row in found.record["scores"].models}
     before = load_student(tiny_bert)
-    assert rows["untrained"].width == before.get_embedding_dimension() and rows["student"].width == 4
+    assert found.record["lineage"].student.width == 4
     assert rows["untrained"].parameters == sum(each.numel() for each in before.parameters())
     assert rows["untrained"].parameters is not None and rows["student"].parameters is not None
     assert rows["untrained"].parameters < rows["student"].parameters

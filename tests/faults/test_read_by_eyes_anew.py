@@ -171,7 +171,7 @@ def test_a_report_without_the_table_of_forms_says_why(tiny_bert: Path, tmp_path:
         "output": str(tmp_path / "out"),
     }
     distilvec.run(Recipe.build(recipe))
-    notes = json.loads((tmp_path / "out/report.json").read_text())["notes"]
+    notes = json.loads((tmp_path / "out/report.json").read_text())["sections"]["notes"]["lines"]
     assert any("No table of compressed forms" in note for note in notes)
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from sentence_transformers import SentenceTransformer
-from tests.report.example import example
+from tests.report.example import example, teacher
 
 import distilvec
 from distilvec.errors import DistilvecError, EnvironmentProblem
@@ -21,11 +21,10 @@ from distilvec.flow.push import push
 from distilvec.judging import GenerationTask
 from distilvec.judging.writing import rouge_l
 from distilvec.report import model_card
-from distilvec.report.describe import _origin
-from distilvec.report.facts import forbids_commercial_use
 from distilvec.report.front_matter import front_matter
 from distilvec.report.grid import Cell, Grid
-from distilvec.report.plots import scores_figure, style
+from distilvec.report.plots import style
+from distilvec.report.sections.lineage import forbids_commercial_use, origin
 from distilvec.students import load_student
 from distilvec.teachers import load_teacher
 
@@ -122,29 +121,29 @@ def test_a_student_made_of_another_model_has_no_licence_but_that_models(tmp_path
     folder.mkdir()
     (folder / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
     bound = {"licence": "cc-by-nc-4.0", "derived": True}
-    assert _origin({**empty, "model": str(folder)}, {"t": None}) == bound
-    assert _origin({**empty, "shrink": {"of": str(folder)}}, {"t": None}) == bound
-    assert _origin({**empty, "static": {"of": "t"}}, {"t": None}) == {} == _origin(empty, {"t": None}), (
+    assert origin({**empty, "model": str(folder)}, {"t": None}) == bound
+    assert origin({**empty, "shrink": {"of": str(folder)}}, {"t": None}) == bound
+    assert origin({**empty, "static": {"of": "t"}}, {"t": None}) == {} == origin(empty, {"t": None}), (
         "the teacher says it"
     )
-    assert _origin({**empty, "fresh": {"embeddings_from": str(folder)}}, {"t": None}) == bound
-    unknown = _origin({**empty, "model": "nobody/has-this-model-here"}, {"t": None})
+    assert origin({**empty, "fresh": {"embeddings_from": str(folder)}}, {"t": None}) == bound
+    unknown = origin({**empty, "model": "nobody/has-this-model-here"}, {"t": None})
     assert unknown == {"base": "nobody/has-this-model-here", "licence": None, "derived": True}
-    taught = {"teachers": [{"name": "t", "licence": "mit"}], "student": {"provenance": "x", **unknown}}
+    taught = {"lineage": {"teachers": [teacher("t", licence="mit")], "student": {"provenance": "x", **unknown}}}
     assert "license" not in front(**taught)
     assert "licence of the model that this student was trained from is not known" in model_card(example(**taught))
 
 
 def test_the_base_of_a_card_is_a_model_without_its_revision() -> None:
     empty = {"shrink": None, "static": None, "fresh": None, "revision": None}
-    assert _origin({**empty, "model": "nobody/has-this-model-here@main"}, {})["base"] == "nobody/has-this-model-here"
+    assert origin({**empty, "model": "nobody/has-this-model-here@main"}, {})["base"] == "nobody/has-this-model-here"
 
 
 def test_the_base_of_a_student_that_was_cut_is_its_teacher(tmp_path: Path) -> None:
     cut = {"model": None, "shrink": {"of": "t", "layers": 2}, "static": None, "fresh": None, "revision": None}
-    assert _origin(cut, {"t": "somebody/large@v1", "u": "somebody/other"}) == {"base": "somebody/large"}
-    assert _origin(cut, {"t": str(tmp_path)}) == {}, "a place on a disk is nobody's base"
-    assert _origin(cut, {"t": None}) == {}, "nor has a function one"
+    assert origin(cut, {"t": "somebody/large@v1", "u": "somebody/other"}) == {"base": "somebody/large"}
+    assert origin(cut, {"t": str(tmp_path)}) == {}, "a place on a disk is nobody's base"
+    assert origin(cut, {"t": None}) == {}, "nor has a function one"
 
 
 @pytest.mark.parametrize(
@@ -175,20 +174,20 @@ def test_the_licence_of_a_model_of_the_hub_is_read_where_it_was_fetched(
 
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", kept)
     parts = {"model": "me/small@v2", "shrink": None, "static": None, "fresh": None, "revision": None}
-    assert _origin(parts, {})["licence"] == "mit" and asked == [("me/small", "README.md", "v2")]
+    assert origin(parts, {})["licence"] == "mit" and asked == [("me/small", "README.md", "v2")]
 
 
 @pytest.mark.parametrize(("names", "teachers", "lines"), [(34, 5, 5), (10, 10, 4), (3, 1, 1)])
 def test_many_teachers_leave_room_for_their_scores(names: int, teachers: int, lines: int) -> None:
     record = example()
-    rows = {row.name: row for row in record.models}
+    scores = record["scores"]
+    rows = {row.name: row for row in scores.models}
     first = rows["student"]
     more = [first.model_copy(update={"name": f"{n:0{names}d}", "role": "teacher"}) for n in range(teachers)]
-    record.models = [*more, *record.models]
+    scores.models = [*more, *scores.models]
     with style(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        figure = scores_figure(record)
-        assert figure is not None
+        figure = scores.figure()
         figure.draw_without_rendering()
         axes = figure.axes[0]
         legend = axes.get_legend()
@@ -216,8 +215,9 @@ def test_the_size_of_a_teacher_is_that_of_its_files(tiny_bert: Path, tmp_path: P
 
 def test_a_prompt_without_a_separator_is_shown_without_one() -> None:
     told = {"provenance": "x", "writes": True}
-    assert "\"your prompt\" + ''" in model_card(example(student=told, recipe={"task": {"separator": ""}}))
-    assert "\"your prompt\" + '\\n'" in model_card(example(student=told, recipe={"task": {"separator": None}}))
+    for separator, shown in (("", "''"), (None, "'\\n'")):
+        recipe = {"recipe": {"task": {"separator": separator}}}
+        assert f'"your prompt" + {shown}' in model_card(example(lineage={"student": told}, rerun=recipe))
 
 
 @pytest.mark.parametrize("name", ["https://huggingface.co/me/small", "my student", "a/b/c"])
@@ -230,15 +230,18 @@ def test_a_name_that_is_no_repositorys_is_told_as_such(name: str, tiny_bert: Pat
 
 
 def test_a_card_says_what_kind_of_items_its_student_reads() -> None:
+    def front_of(items: str) -> dict[str, Any]:
+        return front(**{name: {"items": items} for name in example().sections})
+
     assert front()["pipeline_tag"] == "sentence-similarity"
-    image = front(corpus={"source": "images", "modality": "image"})
+    image = front_of("images")
     assert image["pipeline_tag"] == "image-feature-extraction" and "sentence-similarity" not in image["tags"]
-    molecule = front(corpus={"source": "molecules", "modality": "molecule"})
+    molecule = front_of("molecules")
     assert "pipeline_tag" not in molecule and "sentence-similarity" not in molecule["tags"]
 
 
 def test_written_answers_wrap(tmp_path: Path) -> None:
-    css = (Path(distilvec.__file__).parent / "report" / "page.css").read_text()
+    css = (Path(distilvec.__file__).parent / "report" / "render" / "page.css").read_text()
     assert "table.texts td:nth-child(2) { white-space: nowrap" not in css
     assert "table.hardest td:nth-child(2) { white-space: nowrap" in css
 

@@ -17,13 +17,13 @@ from distilvec.choosing import settle_student
 from distilvec.errors import DistilvecError
 from distilvec.flow.checks import check_job
 from distilvec.flow.job import Job
-from distilvec.flow.judge import _what_choosing_saw
+from distilvec.flow.judge import choice_notes
 from distilvec.flow.mine import mine_recipe
 from distilvec.flow.ray.ranks import teach_alone
 from distilvec.flow.run import output_folder, run, train
-from distilvec.judging import Judgement, Score
+from distilvec.judging import Judgement, RetrievalTask, Score
 from distilvec.recipe import Recipe
-from distilvec.report.record_parts import ScoreEntry, grouped
+from distilvec.report.rows import ScoreEntry, grouped
 
 # runs and their folders
 
@@ -86,11 +86,12 @@ def test_the_report_says_what_chose_a_student_of_a_model_of_the_hub(tmp_path: Pa
     cut = {"shrink": {"of": "somebody/model", "layers": 1}}
     pinned = Job(recipe(tmp_path, tiny_bert, ["a"], student={**cut, "revision": "0" * 40}))  # as a run writes it
     row = {"name": "one layer", "section": cut}
+    birds = [RetrievalTask.from_pairs("birds", ["tit", "jay"], ["a small bird", "a blue bird"])]
     pinned.output.mkdir()
     (pinned.output / "plan.json").write_text(json.dumps({"rows": [row], "chosen": row["name"], "tasks": ["birds"]}))
-    assert "with the test items of birds in view" in " ".join(_what_choosing_saw(pinned, ["birds"]))
+    assert "with the test items of birds in view" in " ".join(choice_notes(pinned.recipe, pinned.output, birds))
     other = Job(recipe(tmp_path, tiny_bert, ["a"], student={"shrink": {"of": "somebody/model", "layers": 2}}))
-    assert _what_choosing_saw(other, ["birds"]) == []
+    assert choice_notes(other.recipe, other.output, birds) == []
 
 
 # what is paid

@@ -122,9 +122,9 @@ def test_the_table_as_csv_and_for_latex(compared: tuple[Recipe, comparison.Compa
 def test_how_many_comparisons_there_are_is_said(compared: tuple[Recipe, comparison.Comparison]) -> None:
     _, found = compared
     shown = sum("label" in gaps for gaps in found.compared.differences.values())
-    assert shown == 5 and "5 differences to cosine are told, each with a 95 % interval of its own" in found.table()
+    assert shown == 5 and "5 differences to cosine are given, each with its own 95 % interval" in found.table()
     one = replace(found.compared, differences={"tiny": found.compared.differences["tiny"]})
-    assert "of its own" not in one.table()
+    assert "its own 95 % interval" not in one.table()
 
 
 def test_finished_runs_are_read_back_and_lost_ones_made_again(

@@ -16,7 +16,7 @@ from distilvec.errors import DistilvecError
 from distilvec.flow.compress import compress
 from distilvec.judging import NeighbourTask, RetrievalTask
 from distilvec.judging.agreement import likeness
-from distilvec.report.compressed import Compression
+from distilvec.report.sections.compressed import Compression
 from distilvec.students import load_student, static
 
 onnx = pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="the extra onnx is not installed")
@@ -92,9 +92,9 @@ def test_a_task_without_its_teacher_is_refused_before_anything_is_encoded(
         compress(student, texts[:40], texts[40:80], [task])
 
 
-def test_only_vectors(student: SentenceTransformer, texts: list[str]) -> None:
-    found = compress(student, texts[:20], texts[20:60], widths=[16], with_models=False)
-    assert len(found.rows) == 6 and found.rows[0].size_bytes is None and not found.notes
+def test_prefixes_are_compared_with_the_whole_vectors(student: SentenceTransformer, texts: list[str]) -> None:
+    found = compress(student, texts[:20], texts[20:60], widths=[16], with_speed=False)
+    assert [row.width for row in found.rows[:6]] == [64] * 3 + [16] * 3 and found.rows[0].texts_per_second is None
     vectors = student.encode(texts[:20])
     assert found.rows[3].neighbours == pytest.approx(likeness(vectors, vectors[:, :16])["neighbours"])
 

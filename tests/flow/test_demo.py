@@ -38,13 +38,13 @@ def test_a_small_demo_ends_with_a_student_and_a_report(
     recipe = demo_recipe(tmp_path / "out", texts=120, **given)
     recipe.training.epochs, recipe.corpus.holdout = 1, 0.2
     run = start(recipe)
-    teacher, student = run.record.model("teacher"), run.record.model("student")
+    teacher, student = (run.record["scores"].model(role) for role in ("teacher", "student"))
     assert teacher is not None and student is not None
     assert student.parameters <= 22_713_216 / 4
     assert cross_tokenizer or teacher.parameters == 22_713_216
-    assert {row.role for row in run.record.models} >= {"teacher", "untrained", "free", "student"}
+    assert {row.role for row in run.record["scores"].models} >= {"teacher", "untrained", "free", "student"}
     assert set(student.scores) == {"retrieval", "package", "clusters"}
-    assert run.record.agreement["cosine_from"] == "space"
+    assert run.record["agreement"].values["cosine_from"] == "space"
     assert (tmp_path / "out" / "report.html").stat().st_size < 3_000_000
     assert run.student.encode(["Return the number of bytes."]).shape == (1, 384)
     text = (tmp_path / "out" / "student" / "README.md").read_text()

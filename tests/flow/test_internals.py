@@ -83,7 +83,7 @@ def test_a_live_teacher_and_a_store_train_the_same_student(
     assert not list((tmp_path / "live" / "stores").rglob("tokens-*"))
     first, second = weights(stored.folder / "student"), weights(live.folder / "student")
     assert first.keys() == second.keys()
-    losses = [[entry["loss"] for entry in each.record.log if "loss" in entry] for each in (stored, live)]
+    losses = [[entry["loss"] for entry in each.record["training"].log if "loss" in entry] for each in (stored, live)]
     # Token states are kept in float16. After the first step Adam divides small differences by small gradients, so
     # single weights may differ by a step, but not all of them.
     assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-3)
@@ -139,7 +139,7 @@ def test_several_teachers_prefixes_and_sharpness_go_together(
     )
     for kind in kinds:
         assert list((tmp_path / "out" / "stores" / kind).glob("tokens-*.arrow")), kind
-    entries = [entry for entry in done.record.log if "loss" in entry]
+    entries = [entry for entry in done.record["training"].log if "loss" in entry]
     assert entries and all(math.isfinite(entry["loss"]) and not entry.get("skipped_steps") for entry in entries)
     terms = {name.removeprefix("term/") for name in entries[0] if name.startswith("term/")}
     if len(kinds) > 1:
@@ -201,9 +201,9 @@ def test_a_supervised_run_with_a_fine_tuned_teacher(
             task=task,
         )
     )
-    assert set(done.record.supervised) == {"student", "teacher"}
-    assert "accuracy" in done.record.supervised["student"]
-    assert any("term/task" in entry for entry in done.record.log)
+    assert set(done.record["supervised"].scores) == {"student", "teacher"}
+    assert "accuracy" in done.record["supervised"].scores["student"]
+    assert any("term/task" in entry for entry in done.record["training"].log)
     predictor = Predictor.load(done.folder / "student", device="cpu")
     assert set(predictor.predict(["a text", "another text that is longer than the first"])) <= {"long", "short"}
     assert "supervised task" in (done.folder / "report.md").read_text()
@@ -254,7 +254,7 @@ def test_a_teacher_of_another_task_teaches_and_is_not_scored(
             task={"kind": "classification", "label": "label", "test": str(data / "test.jsonl")},
         )
     )
-    assert set(done.record.supervised) == {"student"}
+    assert set(done.record["supervised"].scores) == {"student"}
     assert "teacher was fine-tuned on another task" in caplog.text
 
 
@@ -331,8 +331,8 @@ def test_the_report_shows_the_inside(
     method: dict[str, Any], measure: str, data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
 ) -> None:
     done = run(recipe(data, tmp_path / "out", tiny_model_folders, method, corpus={"holdout": 0.45}))
-    maps = done.record.token_maps
-    assert maps is not None and maps.measure == measure
+    maps = done.record["tokens"]
+    assert maps is not None and maps.quantity == measure
     for tokens, values in zip(maps.tokens, maps.maps, strict=True):
         assert np.asarray(values).shape == (len(tokens), len(tokens))
     teacher, before, after = (np.asarray(each) for each in maps.maps)
@@ -341,9 +341,9 @@ def test_the_report_shows_the_inside(
         np.testing.assert_allclose(teacher.sum(-1), 1, atol=1e-2)
     else:
         np.testing.assert_allclose(np.diag(teacher), 1, atol=1e-3)
-        assert done.record.experts is not None
-        assert done.record.experts.names == ["cosine", "contrast", "margin"]
-        assert {len(points) for points in done.record.experts.points} == {len(done.record.experts.points[0])}
+        assert done.record["experts"] is not None
+        assert done.record["experts"].names == ["cosine", "contrast", "margin"]
+        assert {len(points) for points in done.record["experts"].points} == {len(done.record["experts"].points[0])}
     shown = (done.folder / "report.html").read_text(encoding="utf-8")
     assert "How tokens relate" in shown and ("What the experts say" in shown) == (measure != "attention")
     assert (done.folder / "figures" / "tokens.svg").is_file()
@@ -360,11 +360,11 @@ def test_the_inside_of_joint_pairs_is_that_of_pairs(
     file.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     corpus = {"path": str(file), "text": ["text1", "text2"], "label": "label", "holdout": 0.2}
     done = run(recipe(tmp_path, tmp_path / "out", tiny_model_folders, EMO, corpus=corpus, task={"kind": "pairs"}))
-    maps, aligned = done.record.token_maps, done.record.alignment
+    maps, aligned = done.record["tokens"], done.record["alignment"]
     assert maps is not None and aligned is not None
     for tokens in maps.tokens:
         assert sum(token in ("[SEP]", "</s>") for token in tokens) >= 2 and not any("\x1e" in each for each in tokens)
-    for side in (aligned.student, aligned.teacher):
+    for side in (aligned.drawn.student, aligned.drawn.teacher):
         assert len(side) > 4 and not any(token in ("[UNK]", "<unk>", "\x1e", "<0x1E>") for token in side)
 
 
@@ -373,11 +373,11 @@ def test_a_mixture_of_experts_is_trained_with_an_even_load(
 ) -> None:
     student = {"upcycle": {"experts": 4, "noise": 0.1}, "aggregation": "sba", "router_balance": 0.1}
     done = run(recipe(data, tmp_path / "out", tiny_model_folders, {"name": "cosine"}, student=student))
-    balances = [entry["term/router_balance"] for entry in done.record.log if "term/router_balance" in entry]
+    balances = [entry["term/router_balance"] for entry in done.record["training"].log if "term/router_balance" in entry]
     assert balances and all(1 - 1e-3 <= value <= 4 for value in balances)
     model = load_student(done.folder / "student", device="cpu")
     assert model[0].model.config.aggregation == "sba"
-    assert done.record.student is not None and done.record.student.remote_code
+    assert done.record["lineage"].student.remote_code
     gate = [tensor for name, tensor in weights(done.folder / "student").items() if "router" in name]
     untouched = weights_of_router(tiny_model_folders, student)
     assert gate and not any(torch.equal(one, other) for one, other in zip(gate, untouched, strict=True))

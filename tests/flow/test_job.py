@@ -123,14 +123,14 @@ def test_a_run_makes_each_part_once(
 def test_the_seconds_of_calls_before_count(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     given = recipe(tmp_path, tiny_bert, sentences)
     run(given)
-    cost = Record.load(tmp_path / "out").cost
+    cost = Record.load(tmp_path / "out")["cost"]
     assert cost is not None and cost.training_seconds is not None
     (file,) = (tmp_path / "out" / "checkpoints").glob(f"checkpoint-{cost.steps}/unlogged-0.json")
     kept = json.loads(file.read_text())
     assert 0 < kept["seconds"] <= cost.training_seconds
     file.write_text(json.dumps(kept | {"seconds": kept["seconds"] + 1000}))
     run(given, resume=True)
-    again = Record.load(tmp_path / "out").cost
+    again = Record.load(tmp_path / "out")["cost"]
     assert again is not None and again.training_seconds is not None
     assert 1000 < again.training_seconds < 1100, "not counted twice; two steps take no time, but opening may"
 
@@ -230,7 +230,11 @@ def test_a_run_without_a_teacher_says_so(tmp_path: Path, tiny_bert: Path, senten
     done = run(given)
     page = (tmp_path / "out" / "report.md").read_text()
     assert "no teacher" in done.record.title and "no teacher in this run" in page
-    assert done.record.agreement == {} and done.record.model("teacher") is None and "kept" not in done.report
+    assert (
+        done.record["agreement"] is None
+        and done.record["scores"].model("teacher") is None
+        and "kept" not in done.report
+    )
     assert (tmp_path / "out" / "report.html").is_file()
     assert not (tmp_path / "out" / "stores").exists()
     assert SentenceTransformer(str(tmp_path / "out" / "student"), device="cpu").encode(["a"]).shape == (1, 32)
@@ -345,13 +349,13 @@ def test_a_held_out_text_that_recurs_is_compared_once(tmp_path: Path, tiny_bert:
 
 def test_texts_without_a_task_still_have_a_free_baseline(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     record = run(recipe(tmp_path, tiny_bert, sentences, optimizer={"lr": 1e-12})).record
-    found = {row.role: row.averages.get("neighbours") for row in record.models}
+    found = {row.role: row.averages.get("neighbours") for row in record["scores"].models}
     assert set(found) == {"teacher", "untrained", "free", "student"}
     assert all(score is not None for score in found.values())
     assert found["teacher"].value == 1 and 0 < found["untrained"].value < 1
     assert found["student"].value == pytest.approx(found["untrained"].value, abs=0.01)
     assert any("On the teacher's nearest neighbours, student is not shown" in each for each in record.alarms)
-    compared = {(each.b, each.group) for each in record.comparisons}
+    compared = {(each.b, each.group) for each in record["scores"].comparisons}
     assert compared == {("untrained student", "neighbours"), ("free baseline", "neighbours")}
 
 
@@ -360,7 +364,7 @@ def test_a_student_that_starts_as_its_teacher_raises_no_alarm_about_that_teacher
 ) -> None:
     """As one that goes on learning, with the model that it was as a teacher: it can only lose by this measure."""
     record = run(recipe(tmp_path, tiny_bert, sentences, student={"model": ""}, optimizer={"lr": 1e-12})).record
-    found = {row.role: row.averages["neighbours"].value for row in record.models}
+    found = {row.role: row.averages["neighbours"].value for row in record["scores"].models}
     assert found["untrained"] > 0.99
     assert not any("nearest neighbours" in each for each in record.alarms)
 
@@ -370,8 +374,8 @@ def test_the_report_says_that_the_checkpoint_was_chosen_where_it_is_measured(
 ) -> None:
     training = {"max_steps": 2, "evaluate_every": 1, "best": "eval_agreement_cosine"}
     record = run(recipe(tmp_path, tiny_bert, sentences, training=training, judging={"speed": False})).record
-    assert any("checkpoint was chosen by agreement" in note for note in record.notes)
-    items = record.agreement["items"]
+    assert any("checkpoint was chosen by agreement" in note for note in record["notes"].lines)
+    items = record["agreement"].values["items"]
     page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert f"by chance {1000 / (items - 1):.1f} % among {items}" in page
 
@@ -396,7 +400,7 @@ def test_the_report_says_where_training_texts_were_not_looked_for(
     task = MtebTask(MockSTSTask())
     monkeypatch.setattr(job_module, "load_tasks", lambda given: [task])
     record = run(recipe(tmp_path, tiny_bert, sentences, judging={"speed": False})).record
-    assert any(task.name in note and "MTEB" in note for note in record.notes)
+    assert any(task.name in note and "MTEB" in note for note in record["notes"].lines)
 
 
 def test_judging_asks_the_teacher_only_for_what_its_store_lacks(
@@ -419,7 +423,7 @@ def test_judging_asks_the_teacher_only_for_what_its_store_lacks(
         "judging": {"speed": False, "tasks": [task]},
     }
     done = run(recipe(tmp_path, tiny_bert, sentences, **given))
-    (score,) = done.record.model("teacher").scores.values()
+    (score,) = done.record["scores"].model("teacher").scores.values()
     assert 0 <= score.value <= 1
     counted = Counter(asked)
     again = {text for text, count in counted.items() if count > 1}
@@ -437,10 +441,10 @@ def test_training_texts_in_a_labelled_test_file_are_said(
     task = {"kind": "classification", "label": "label", "test": str(file)}
     given = {"corpus": {"path": rows, "holdout": 0.3}, "method": {"name": "sft"}, "task": task}
     done = run(recipe(tmp_path, tiny_bert, sentences, **given))
-    count = done.record.corpus.overlap["task.test"]
-    assert count == done.record.corpus.trained_on > 0
+    count = done.record["corpus"].overlap["task.test"]
+    assert count == done.record["corpus"].trained_on > 0
     assert f"{count} training texts are in task.test too" in caplog.text
-    assert "Rows of the task's test file that were left out: 1 empty." in done.record.notes
+    assert "Rows of the task's test file that were left out: 1 empty." in done.record["notes"].lines
 
 
 @pytest.mark.parametrize("teacher", ["call", "vectors"])

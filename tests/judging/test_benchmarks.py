@@ -15,7 +15,7 @@ from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.judging import CachedEncoder, MtebTask, expand
 from distilvec.judging.benchmarks import benchmark_means
 from distilvec.judging.results import revision_of
-from distilvec.report.table import scores_grid
+from distilvec.report.render.terminal import scores_grid
 
 mteb = pytest.importorskip("mteb", reason="the extra mteb is not installed")
 NAME = "Local(v1)"

@@ -33,7 +33,7 @@ from distilvec.judging.bootstrap import make_score
 from distilvec.judging.scores import Outputs
 from distilvec.judging.speed import MOST_PASSES
 from distilvec.report.compare import compare_table
-from distilvec.report.describe import comparisons
+from distilvec.report.sections.scores import comparisons
 
 from .embedders import graded_pairs, noise, topic_texts, words
 

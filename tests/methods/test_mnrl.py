@@ -157,8 +157,8 @@ def test_a_student_learns_to_find_what_belongs_to_held_out_texts(tmp_path: Path,
     rows = [{"anchor": each["summary"], "positive": each["description"][:80]} for each in docstring_pairs(240)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     done = run(Recipe.build(recipe(tmp_path, real_teacher_folder)))
-    scores = {name: done.record.model(name).scores for name in ("student", "untrained")}
+    scores = {name: done.record["scores"].model(name).scores for name in ("student", "untrained")}
     name = next(name for name in scores["student"] if "retrieval" in name)
     assert scores["student"][name].value > scores["untrained"][name].value + 0.01
-    terms = [line["term/ranking"] for line in done.record.log if "term/ranking" in line]
-    assert terms[-1] < 0.7 * terms[0] and 0 < done.record.held_out["ranking"] < 6
+    terms = [line["term/ranking"] for line in done.record["training"].log if "term/ranking" in line]
+    assert terms[-1] < 0.7 * terms[0] and 0 < done.record["reproduced"].terms["ranking"] < 6

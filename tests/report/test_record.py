@@ -15,8 +15,8 @@ from tests.report.example import example
 from distilvec.corpus.keys import join_pair
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.report import ModelRow, Record, ScoreDifference, ScoreEntry, write_report
-from distilvec.report.record_parts import MAP_POINTS, MAP_TEXT, short_source
-from distilvec.report.spaces import labels_of
+from distilvec.report.data import short_source
+from distilvec.report.sections.spaces import MAP_POINTS, MAP_TEXT, labels_of, space_map
 
 
 def test_json_round_trip() -> None:
@@ -33,22 +33,25 @@ def test_a_title_is_enough() -> None:
 
 def test_not_a_number_survives_json() -> None:
     row = ModelRow(name="broken", scores={"t": ScoreEntry(value=float("nan"))})
-    back = Record.from_json(Record(title="x", models=[row]).to_json())
-    assert math.isnan(back.models[0].scores["t"].value)
+    back = Record.from_json(Record(title="x", sections={"scores": {"models": [row]}}).to_json())
+    assert math.isnan(back["scores"].models[0].scores["t"].value)
 
 
 def test_numpy_values_become_plain() -> None:
     record = Record(
         title="x",
-        models=[ModelRow(name="m", scores={"t": {"value": np.float32(0.5)}}, parameters=np.int64(3))],
-        agreement={"cosine": np.float32(0.25), "items": np.int64(4)},
-        collapse={"mean_cosine": np.float64(0.5)},
-        log=[{"step": np.int64(1), "loss": np.float32(2.0)}],
+        sections={
+            "scores": {
+                "models": [ModelRow(name="m", scores={"t": {"value": np.float32(0.5)}}, parameters=np.int64(3))]
+            },
+            "agreement": {"values": {"cosine": np.float32(0.25), "items": np.int64(4)}, "teachers": []},
+            "training": {"log": [{"step": np.int64(1), "loss": np.float32(2.0)}]},
+        },
     )
-    data = json.loads(record.to_json())
-    assert data["agreement"] == {"cosine": 0.25, "items": 4}
-    assert data["collapse"] == {"student": {"mean_cosine": 0.5}}
-    assert data["log"] == [{"step": 1, "loss": 2.0}]
+    data = json.loads(record.to_json())["sections"]
+    assert data["agreement"]["values"] == {"cosine": 0.25, "items": 4}
+    assert data["scores"]["models"][0]["scores"]["t"]["value"] == 0.5
+    assert data["training"]["log"] == [{"step": 1, "loss": 2.0}]
 
 
 def test_averages_leave_retrieval_out_and_add_half_widths_in_squares() -> None:
@@ -72,13 +75,12 @@ def test_average_has_no_interval_where_one_task_has_none() -> None:
 
 
 def test_retention() -> None:
-    record = example()
-    student, teacher = record.model("student"), record.model("teacher")
-    assert student is not None and teacher is not None
+    scores = example()["scores"]
+    student, teacher = scores.model("student"), scores.model("teacher")
     wanted = 100 * student.averages["all"].value / teacher.averages["all"].value
-    assert record.retention(student, "all") == pytest.approx(wanted)
-    assert record.retention(teacher, "STS-B") == 100
-    zero = record.model_copy(update={"models": [teacher.model_copy(update={"averages": {}, "scores": {}}), student]})
+    assert scores.retention(student, "all") == pytest.approx(wanted)
+    assert scores.retention(teacher, "STS-B") == 100
+    zero = scores.model_copy(update={"models": [teacher.model_copy(update={"averages": {}, "scores": {}}), student]})
     assert zero.retention(student, "all") is None
 
 
@@ -88,10 +90,9 @@ def test_nothing_is_kept_of_next_to_nothing() -> None:
     def kept(**teachers: float) -> float | None:
         rows = {"teacher": ScoreEntry(metric="r2", **teachers), "student": ScoreEntry(metric="r2", value=-0.3)}
         models = [ModelRow(name=role, role=role, scores={"a": score}) for role, score in rows.items()]
-        record = example(models=models)
-        student = record.model("student")
-        assert student is not None
-        return record.retention(student, "a")
+        scores = example(scores={"models": models})["scores"]
+        kept: float | None = scores.retention(scores.model("student"), "a")
+        return kept
 
     assert kept(value=0.001) is None and kept(value=0.2, low=-0.1, high=0.4) is None
     assert kept(value=0.2, low=0.1, high=0.4) == pytest.approx(-150)
@@ -104,22 +105,15 @@ def test_a_verdict_needs_an_interval_without_zero(low: float, high: float, verdi
     assert ScoreDifference(a="x", b="y", value=0.0, low=low, high=high).verdict == verdict
 
 
-def test_a_comparison_can_be_read_from_both_ends() -> None:
-    record = example()
-    found = record.compared("free baseline", "student")
-    assert found is not None
-    assert (found.value, found.low, found.high) == (-0.064, -0.071, -0.058)
-    assert record.compared("student", "nobody") is None
-
-
 def test_long_maps_are_thinned_evenly() -> None:
     count = 3 * MAP_POINTS
-    points = [(float(i), 0.0) for i in range(count)]
-    record = Record(title="x", spaces={"teacher": points, "student": points, "texts": ["w " * 999] * count})
-    assert record.spaces is not None
-    assert len(record.spaces.texts) == len(record.spaces.teacher) == MAP_POINTS
-    assert record.spaces.teacher[0][0] == 0 and record.spaces.teacher[-1][0] == count - 1
-    assert len(record.spaces.texts[0]) <= MAP_TEXT
+    vectors = np.random.default_rng(0).normal(size=(count, 8))
+    numbers = [str(number) for number in range(count)]
+    spaces = space_map(vectors, 2 * vectors, ["w " * 999] * count, numbers)
+    assert len(spaces["texts"]) == len(spaces["teacher"]) == len(spaces["student"]) == MAP_POINTS
+    assert spaces["groups"][0] == "0" and spaces["groups"][-1] == str(count - 1)
+    assert np.allclose(spaces["teacher"], spaces["student"]), "one is the other, larger"
+    assert len(spaces["texts"][0]) <= MAP_TEXT
 
 
 @pytest.mark.parametrize("place", ["/home/ann/secret/a/b.txt", "~/secret/a/b.txt", "C:\\Users\\ann\\secret\\a\\b.txt"])
@@ -149,16 +143,17 @@ def test_refusals(tmp_path: Path) -> None:
         Record(title="x", tittle="y")  # type: ignore[call-arg]
     with pytest.raises(ValidationError, match="ScoreEntry(.|\n)*low 0.4 and high None"):
         ScoreEntry(value=0.5, low=0.4)
-    with pytest.raises(ValidationError, match=r"spaces(.|\n)*\[1, 1, 0\]"):
-        example(spaces={"teacher": [(0, 0)], "student": [(0, 0)], "texts": []})
-    with pytest.raises(ValidationError, match=r"layers(.|\n)*1 rows of \[1\].*\b1 layers .*\b2 of"):
-        example(layers={"values": [[1.0]], "student_layers": ["1"], "teacher_layers": ["1", "2"]})
     with pytest.raises(DataError, match="line 1 column 2"):
         Record.from_json("{")
-    with pytest.raises(DataError, match=r"version 1\b.*\b99\b"):
+    with pytest.raises(DataError, match=r"version 2\b.*\b99\b"):
         Record.from_json('{"schema_version": 99, "title": "x"}')
-    with pytest.raises(DataError, match=r"models\.0\.name"):
-        Record.from_json('{"schema_version": 1, "title": "x", "models": [{}]}')
+    start = '{"schema_version": 2, "title": "x", "sections": '
+    with pytest.raises(DataError, match=r"sections\.scores\.models\.0\.name"):
+        Record.from_json(start + '{"scores": {"models": [{}]}}}')
+    with pytest.raises(DataError, match=r"sections\.score_s"):
+        Record.from_json(start + '{"score_s": {}}}')
+    with pytest.raises(KeyError):
+        Record(title="x")["cots"]
     with pytest.raises(DistilvecError, match=r"/none\.json: "):
         Record.load(tmp_path / "none.json")
 
@@ -166,7 +161,7 @@ def test_refusals(tmp_path: Path) -> None:
 def test_report_is_written_whole_and_replaces_an_older_one(tmp_path: Path) -> None:
     write_report(example(), tmp_path)
     names = {file.name for file in (tmp_path / "figures").iterdir()}
-    assert names == {"scores.svg", "training.svg", "map.svg", "layers.svg"}
+    assert names == {"scores.svg", "training.svg", "map.svg"}
     page = write_report(Record(title="second"), tmp_path)
     assert page == tmp_path / "report.html"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["figures", "report.html", "report.json", "report.md"]
@@ -180,7 +175,7 @@ def test_an_old_report_stays_when_the_new_one_fails(tmp_path: Path, monkeypatch:
     def full(*_: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("distilvec.report.html.render_html", full)
+    monkeypatch.setattr("distilvec.report.render.page.render_html", full)
     with pytest.raises(EnvironmentProblem, match=re.escape(f"{tmp_path}: ") + r".*\(No space left on device\)"):
         write_report(example(), tmp_path)
     assert Record.load(tmp_path).title == "first"

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.report.example import example
 
+from distilvec.report import ModelRow, Record, ScoreDifference, ScoreEntry
 from distilvec.report.blocks import Bullets
-from distilvec.report.markdown import render_markdown
-from distilvec.report.record import ScoreDifference, ScoreEntry
-from distilvec.report.sections import sections
-from distilvec.report.sentences import verdict
+from distilvec.report.render.markdown import render_markdown
+from distilvec.report.sections.slices import remedies
+from distilvec.report.summary import verdict
 
 
 def test_kinds_of_texts_that_are_behind_come_with_what_helps() -> None:
@@ -24,11 +24,11 @@ def test_kinds_of_texts_that_are_behind_come_with_what_helps() -> None:
 
 
 def test_where_no_kind_is_behind_it_says_so_and_advises_nothing() -> None:
-    record = example()
-    record.slices = [replace(each, behind=False) for each in record.slices]
-    page = render_markdown(record)
-    assert "None is below the others by more than chance." in page
-    assert "student.shrink.vocabulary" not in page.split("Where they differ most")[0].split("Which texts it knows")[1]
+    even = [replace(each, behind=False) for each in example()["slices"].slices]
+    page = render_markdown(example(slices={"slices": even, "remedies": remedies(even, {})}))
+    assert "No kind of texts is below the others by more than chance." in page
+    shown = page.split("Where they differ most")[0].split("Which texts it knows")[1]
+    assert "vocabulary" not in shown and "|  |" not in shown, "there is no empty column"
 
 
 @pytest.mark.parametrize(
@@ -44,38 +44,50 @@ def test_where_no_kind_is_behind_it_says_so_and_advises_nothing() -> None:
     ],
 )
 def test_advice_names_keys_that_the_recipe_has(student: dict[str, Any], advice: str) -> None:
-    page = render_markdown(example(recipe={"student": student}))
-    assert f"Other pieces than the teacher's: {advice}" in page
+    assert remedies(example()["slices"].slices, student) == [f"Other pieces than the teacher's: {advice}"]
 
 
 def test_being_worse_than_a_second_teacher_is_no_bad_news() -> None:
-    record = example()
-    second = record.models[0].model_copy(update={"name": "another teacher"})
-    record.models.insert(1, second)
-    record.comparisons = [ScoreDifference(a="student", b="another teacher", value=-0.1, low=-0.2, high=-0.05)]
-    (said,) = [each for section in sections(record, ()) for each in section.blocks if isinstance(each, Bullets)][:1]
+    scores = example()["scores"]
+    scores.models.insert(1, scores.models[0].model_copy(update={"name": "another teacher"}))
+    scores.comparisons = [ScoreDifference(a="student", b="another teacher", value=-0.1, low=-0.2, high=-0.05)]
+    (said,) = [each for each in scores.blocks() if isinstance(each, Bullets)]
     assert list(said.tones) == [""]
 
 
 def test_the_first_sentence_without_a_teachers_scores() -> None:
     record = example()
-    record.models = [row for row in record.models if row.role != "teacher"]
+    record["scores"].models = [row for row in record["scores"].models if row.role != "teacher"]
     assert verdict(record).startswith("The student reaches an average over 9 tasks of ")
 
 
 def test_neighbours_stand_beside_untrained_student_and_free_baseline() -> None:
     """The only scores where the corpus allows no task."""
-    record = example(comparisons=[])
-    for row in record.models:
+    record = example(scores={"comparisons": []})
+    scores = record["scores"]
+    for row in scores.models:
         row.scores, row.averages = {}, {}
     assert "neighbours" not in render_markdown(record).split("How far it agrees")[0]
-    for row, value in zip(record.models, (1.0, 0.41, 0.52, 0.687), strict=True):
+    for row, value in zip(scores.models, (1.0, 0.41, 0.52, 0.687), strict=True):
         row.averages = {"neighbours": ScoreEntry(value=value, low=value - 0.01, high=value + 0.01)}
-    record.comparisons = [
+    scores.comparisons = [
         ScoreDifference(a="student", b="free baseline", group="neighbours", value=-0.01, low=-0.02, high=-0.005)
     ]
     page = render_markdown(record)
     assert "The student finds 68.7 % of the teacher's nearest neighbours among held-out texts (95 % interval" in page
     assert "On the teacher's nearest neighbours, student is worse than free baseline (−1.0 points" in page
-    assert "It is worse than the free baseline: −1.0 points" in page
-    assert "| free baseline | 52.0" in page and "of the teacher's ten nearest among the held-out texts" in page
+    assert "| free baseline | 52.0" in page and "the teacher's ten nearest among the held-out texts" in page
+
+
+def test_a_teacher_that_is_its_own_measure_is_not_compared_and_not_divided_by() -> None:
+    """On a task of kind neighbours the teacher has 100 by definition: the score is the percentage."""
+
+    def row(name: str, role: str, value: float) -> ModelRow:
+        score = ScoreEntry(metric="ndcg@10", value=value, low=max(0, value - 0.01), high=value, kind="neighbours")
+        return ModelRow(name=name, role=role, scores={"search": score})
+
+    record = Record(title="x", sections={"scores": {"models": [row("t", "teacher", 1.0), row("s", "student", 0.278)]}})
+    assert record["scores"].main_grid().header == ["model", "retrieval"]
+    assert verdict(record) == "The student reaches a retrieval score of 27.8 (95 % interval 26.8–27.8)."
+    other = Record(title="x", sections={"scores": {"models": [row("t", "teacher", 0.9), row("s", "student", 0.45)]}})
+    assert other["scores"].main_grid().header == ["model", "retrieval", "kept"], "another model's search is the measure"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 from tests.disk import full_beyond
-from tests.report.example import example
+from tests.report.example import example, teacher
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.compare import Comparison
@@ -20,42 +20,46 @@ from distilvec.report import (
     Record,
     ScoreEntry,
     compare_table,
-    markdown_table,
     model_card,
     show_scores,
     show_table,
 )
 from distilvec.report.grid import Cell, Grid
-from distilvec.report.plots import log_curves, smoothed, thinned
-from distilvec.report.sentences import verdict
-from distilvec.report.table import main_grid, task_grid, teacher_grid
+from distilvec.report.render.markdown import blocks_markdown
+from distilvec.report.render.terminal import brief_markdown
+from distilvec.report.sections.training import log_curves, smoothed, thinned
+from distilvec.report.summary import summary, verdict
 from distilvec.words import duration, number, points, share, signed, size
 
 
+def judged(*rows: ModelRow) -> Record:
+    return Record(title="x", sections={"scores": {"models": rows}})
+
+
 def test_main_table_has_a_row_per_model_and_retrieval_apart() -> None:
-    grid = main_grid(example())
+    grid = example()["scores"].main_grid()
     assert grid.header == [
         "model", "in-domain", "out-of-domain", "average", "kept", "retrieval", "retrieval kept",
         "parameters", "on disk", "texts/s", "p50 / p95 ms",
     ]  # fmt: skip
     assert [row[0].text for row in grid.rows] == ["all-MiniLM-L6-v2", "untrained student", "free baseline", "student"]
-    teacher = dict(zip(grid.header, grid.rows[0], strict=True))
-    assert teacher["kept"].text == "100.0 %"
-    assert teacher["retrieval"].text == "68.4"
-    assert teacher["retrieval"].interval == "67.2–69.6"
-    assert teacher["parameters"].text == "22.71 M"
-    assert teacher["on disk"].text == "91.0 MB"
-    assert teacher["p50 / p95 ms"].text == "7.9 / 9.4"
+    first = dict(zip(grid.header, grid.rows[0], strict=True))
+    assert first["kept"].text == "100.0 %"
+    assert first["retrieval"].text == "68.4"
+    assert first["retrieval"].interval == "67.2–69.6"
+    assert first["parameters"].text == "22.71 M"
+    assert first["on disk"].text == "91.0 MB"
+    assert first["p50 / p95 ms"].text == "7.9 / 9.4"
 
 
 def test_columns_without_data_do_not_appear() -> None:
     row = ModelRow(name="m", role="student", scores={"t": ScoreEntry(value=0.5)})
-    assert main_grid(Record(title="x", models=[row])).header == ["model", "average"]
+    assert judged(row)["scores"].main_grid().header == ["model", "average"]
 
 
 def test_a_single_domain_gets_no_column_of_its_own() -> None:
     row = ModelRow(name="m", scores={"t": ScoreEntry(value=0.5, domain="in")})
-    assert main_grid(Record(title="x", models=[row])).header == ["model", "average"]
+    assert judged(row)["scores"].main_grid().header == ["model", "average"]
 
 
 def test_task_table_says_what_is_missing() -> None:
@@ -63,7 +67,7 @@ def test_task_table_says_what_is_missing() -> None:
         ModelRow(name="a", scores={"t": ScoreEntry(value=0.5)}),
         ModelRow(name="b", scores={"u": ScoreEntry(value=0.25)}),
     ]
-    grid = task_grid(Record(title="x", models=rows))
+    grid = judged(*rows)["scores"].task_grid()
     assert [[cell.text for cell in row] for row in grid.rows] == [["t", "50.0", "—"], ["u", "—", "25.0"]]
 
 
@@ -82,7 +86,7 @@ def test_latex_cannot_be_broken_by_names() -> None:
 
 def test_markdown_cannot_be_broken_by_names() -> None:
     row = ModelRow(name="a|b\n# <img> [x](y)", scores={"t": ScoreEntry(value=0.5)})
-    lines = markdown_table(Record(title="x", models=[row])).splitlines()
+    lines = brief_markdown(judged(row)).splitlines()
     assert len(lines) == 3
     assert "<img>" not in lines[2] and "a\\|b" in lines[2] and "[x](y)" not in lines[2]
 
@@ -107,36 +111,30 @@ def test_a_winner_is_named_only_with_support(capsys: pytest.CaptureFixture[str])
     assert "Alarm: On retrieval, student is not shown" in shown
 
 
-def test_verdict_says_what_is_kept_and_at_what_size_and_speed() -> None:
-    text = verdict(example())
-    assert text.startswith("The student keeps 95.")
-    for part in (
-        "average over 9 tasks",
-        "5.46 M parameters instead of 22.71 M",
-        "21.9 MB on disk",
-        "3.4 times the teacher's",
+def test_the_head_says_what_is_kept_and_at_what_size_and_speed() -> None:
+    head = "\n".join(blocks_markdown(summary(example())))
+    assert head.startswith("The student keeps 95.") and "average over 9 tasks" in head
+    for line in (
+        "- 5.46 M parameters, 24 % of the teacher's 22.71 M",
+        "- 21.9 MB on disk, 24 % of the teacher's 91.0 MB",
+        "- 2,098 texts per second, 3.4 × the teacher · one text: 2.3 ms",
     ):
-        assert part in text
-    assert "is not shown" not in text
+        assert line in head
+    assert head.count("95.6 %") == 1 and head.count("is not shown") == 1, "nothing is said twice"
 
 
-def test_verdict_doubts_where_the_baseline_is_not_beaten() -> None:
-    close = [{"a": "student", "b": "free baseline", "value": 0.001, "low": -0.002, "high": 0.004}]
-    own = verdict(
-        example(supervised={"student": {"accuracy": 0.387, "f1": 0.2}, "all-MiniLM-L6-v2": {"accuracy": 0.62}})
-    )
+def test_verdict_says_what_the_students_own_head_answers() -> None:
+    scores = {"student": {"accuracy": 0.387, "f1": 0.2}, "all-MiniLM-L6-v2": {"accuracy": 0.62}}
+    own = verdict(example(supervised={"scores": scores}))
     assert "On the task's test file its own head has an accuracy of 38.7, the teacher's 62.0." in own
     assert "without that head" in own and "own head" not in verdict(example())
-    assert "It is not shown to be better than the free baseline: +0.1 points" in verdict(example(comparisons=close))
-    worse = [{"a": "student", "b": "untrained student", "value": -0.02, "low": -0.03, "high": -0.01}]
-    assert "It is worse than the untrained student: −2.0 points" in verdict(example(comparisons=worse))
 
 
 def test_verdict_without_scores_or_student() -> None:
     assert verdict(Record(title="x")) == "No student was judged in this run."
-    bare = Record(title="x", models=[ModelRow(name="s", role="student", parameters=2_000_000)])
-    assert verdict(bare) == "The student has 2.00 M parameters."
-    alone = Record(title="x", models=[ModelRow(name="s", role="student", scores={"t": ScoreEntry(value=0.5)})])
+    bare = judged(ModelRow(name="s", role="student", parameters=2_000_000))
+    assert blocks_markdown(summary(bare)) == ["The student was not scored.", "- 2.00 M parameters"]
+    alone = judged(ModelRow(name="s", role="student", scores={"t": ScoreEntry(value=0.5)}))
     assert verdict(alone) == "The student reaches a score of 50.0."
 
 
@@ -159,7 +157,8 @@ def test_log_curves_keep_terms_and_held_out_measures_only() -> None:
         {"step": 2, "loss": float("nan"), "term/tamd": 0.5, "agreement_cosine": 0.7},
         {"step": 2, "train_runtime": 9.0, "train_loss": 1.0, "eval_runtime": 1.0, "eval_samples_per_second": 5.0},
     ]
-    assert log_curves(log) == {
+    panels, gates = log_curves(log)
+    assert gates == {} and panels == {
         "loss": ([1.0], [2.0]),
         "term tamd": ([1.0, 2.0], [1.0, 0.5]),
         "held-out agreement cosine": ([2.0], [0.7]),
@@ -272,6 +271,17 @@ def test_a_task_that_is_called_as_a_group_does_not_replace_it() -> None:
     assert list(compare_table(alone, "x").entries["y"]) == ["retrieval"], "the average of one task is that task"
 
 
+def test_a_teacher_that_its_own_search_judges_is_compared_with_no_method() -> None:
+    def found(value: float) -> list[dict[str, Score]]:
+        outputs = Outputs("ndcg@10", np.zeros(50, np.int8), np.full(50, value, np.float32))
+        return [{"search": make_score(task="search", kind="neighbours", domain=None, outputs=outputs)}]
+
+    teacher = {"minilm": found(1.0)}
+    table = compare_table({**teacher, "x": found(0.278), "y": found(0.3)}, "x", beside=teacher)
+    assert table.differences["minilm"] == {} and table.differences["y"]["retrieval"].verdict == "better"
+    assert "minilm is better" not in table.table() and "100.0" in table.table()
+
+
 def test_compare_with_one_seed_has_no_deviation_and_with_unequal_seeds_still_an_interval() -> None:
     table = compare_table({"x": _seeds(0.7, 1), "y": _seeds(0.8, 2)}, "x")
     assert table.entries["x"]["all"].deviation is None
@@ -301,17 +311,19 @@ def test_compare_refuses_what_cannot_be_compared() -> None:
 
 
 def test_card_warns_of_a_licence_that_forbids_commercial_use() -> None:
-    bound = example(teachers=[{"name": "t", "licence": "cc-by-nc-4.0"}])
+    bound = example(lineage={"teachers": [teacher("t", licence="cc-by-nc-4.0")]})
     assert "forbids commercial use" in model_card(bound)
     assert "forbids commercial use" not in model_card(example())
-    assert "is not known" in model_card(example(teachers=[{"name": "t"}]))
+    assert "is not known" in model_card(example(lineage={"teachers": [teacher("t")]}))
 
 
 def test_a_weighted_loss_shows_the_likelihood_itself() -> None:
     held_out = {"explained": 0.5, "calibration": 1.1, "nll": 0.7, "plain_nll": 1.2}
-    grid = teacher_grid(example(held_out=held_out))
-    row = dict(zip(grid.header, grid.rows[0], strict=True))
-    assert row["nll per coordinate"].text == "1.2"
+
+    def shown() -> str:
+        (table,) = example(reproduced={"terms": held_out, "teachers": ["t"]})["reproduced"].blocks()
+        return dict(zip(table.grid.header, table.grid.rows[0], strict=True))["nll per coordinate"].text
+
+    assert shown() == "1.2"
     del held_out["plain_nll"]
-    grid = teacher_grid(example(held_out=held_out))
-    assert dict(zip(grid.header, grid.rows[0], strict=True))["nll per coordinate"].text == "0.7"
+    assert shown() == "0.7"

@@ -276,13 +276,13 @@ def test_a_run_learns_the_scores_and_says_whose_they_are(tmp_path: Path, tiny_be
         optimizer={"lr": 3e-3},
     )  # fmt: skip
     run = run_recipe(Recipe.build(given))
-    losses = [line["term/listwise"] for line in run.record.log if "term/listwise" in line]
+    losses = [line["term/listwise"] for line in run.record["training"].log if "term/listwise" in line]
     assert np.mean(losses[-4:]) < np.mean(losses[:4])
-    assert {"cosine", "listwise"} <= set(run.record.held_out)
+    assert {"cosine", "listwise"} <= set(run.record["reproduced"].terms)
     record = Record.load(run.folder)
-    (facts,) = record.scorers
-    assert (facts.name, facts.pairs, facts.absent) == ("words", 168, 0)
-    assert "cosine beside score_kl: tiny and words" in record.title
+    (facts,) = record["lineage"].scorers
+    assert (facts.card.name, facts.pairs, facts.absent) == ("words", 168, 0)
+    assert "cosine with score_kl: tiny and words" in record.title
     for page in ("report.md", "report.html", "student/README.md"):
         assert "Scorer words" in (run.folder / page).read_text(encoding="utf-8")
     saved = Recipe.load(run.folder / "recipe.yaml")
@@ -340,7 +340,7 @@ def test_a_table_that_covers_half_and_knows_other_pairs(
         {"path": rows, "text": ["q", "d", "n1", "n2"], "holdout": 0.3}, {"name": "score_kl"}, tmp_path / "out",
         scorers=tables, training={"max_steps": 2, "batch_size": 8, "use_cpu": True}, judging={"speed": False},
     )  # fmt: skip
-    (facts,) = run.record.scorers
+    (facts,) = run.record["lineage"].scorers
     assert (facts.pairs, facts.absent) == (112, 32)
     assert any("clicks: 1 of its 81 scores" in message for message in caplog.messages)
     assert {"query", "document", "score"} == set(

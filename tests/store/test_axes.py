@@ -136,5 +136,5 @@ def test_a_student_learns_from_them_and_the_report_says_so(
             }
         )
     )
-    assert all(torch.isfinite(torch.tensor(entry["loss"])) for entry in done.record.log if "loss" in entry)
+    assert all(torch.isfinite(torch.tensor(entry["loss"])) for entry in done.record["training"].log if "loss" in entry)
     assert "on 8 of 32 principal axes, which keep" in (done.folder / "report.md").read_text()

@@ -296,13 +296,15 @@ def test_training_brings_it_nearer_to_its_teacher(tmp_path: Path, real_teacher_f
     untrained = job.student()
     before, after = (agreement(expected, model.encode(held)) for model in (untrained, done.student))
     assert after["similarity_spearman"] > before["similarity_spearman"] + 0.02
-    assert done.record.agreement["similarity_spearman"] == pytest.approx(after["similarity_spearman"], abs=1e-4)
-    facts = done.record.student
+    assert done.record["agreement"].values["similarity_spearman"] == pytest.approx(
+        after["similarity_spearman"], abs=1e-4
+    )
+    facts = done.record["lineage"].student
     assert facts is not None and (facts.layers, facts.width, facts.max_length) == (None, 64, 32)
     assert facts.parameters == 64 * done.student[0].num_embeddings and not facts.remote_code
     card = (tmp_path / "out/student/README.md").read_text()
     assert "table of the vectors that tiny gives its word pieces" in card
-    table = done.record.compression
+    table = done.record["compressed"]
     assert table is not None and (table.texts, table.calibrated_on) == (len(held), len(corpus.train_rows))
     assert [row.width for row in table.rows][:7] == [64] * 3 + [32] * 3 + [64]
     for page in ("report.html", "report.md"):

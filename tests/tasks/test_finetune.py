@@ -64,10 +64,10 @@ def test_it_learns_and_says_how_well(tuned: Path, files: dict[str, Path]) -> Non
 def test_it_is_reported_like_any_run(tuned: Path) -> None:
     report = Record.load(tuned / "report")
     scores = finetune_scores(tuned)
-    assert report.supervised["student"] == pytest.approx(scores["test"], abs=1e-5)
-    measured = [entry["eval_task_accuracy"] for entry in report.log if "eval_task_accuracy" in entry]
+    assert report["supervised"].scores["student"] == pytest.approx(scores["test"], abs=1e-5)
+    measured = [entry["eval_task_accuracy"] for entry in report["training"].log if "eval_task_accuracy" in entry]
     assert len(measured) == 4 and max(measured) == pytest.approx(scores["validation"]["accuracy"], abs=1e-5)
-    assert report.teachers == [] and report.recipe["method"]["name"] == "sft"
+    assert report["lineage"].teachers == [] and report["rerun"].recipe["method"]["name"] == "sft"
     assert {file.name for file in (tuned / "report").iterdir()} >= {
         "report.md",
         "report.html",
@@ -120,7 +120,7 @@ def test_values_in_place_of_files_and_a_text_that_comes_twice(tiny_bert: Path, t
     )  # fmt: skip
     record = json.loads((out / "task" / "finetune.json").read_text())
     assert [record[name]["rows"] for name in ("train", "validation", "test")] == [24, 8, 6]
-    assert Record.load(out / "report").cost.steps == 3 and not before.exists()
+    assert Record.load(out / "report")["cost"].steps == 3 and not before.exists()
 
 
 def test_it_may_read_longer_texts_than_the_model_does_by_itself(tiny_bert: Path, tmp_path: Path) -> None:

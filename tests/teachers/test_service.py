@@ -182,7 +182,7 @@ def test_what_judging_asks_is_paid_for_once(tmp_path: Path, tiny_bert: Path) -> 
         for _ in range(2):
             recipe = recipe_of(tmp_path, tiny_bert, service)
             recipe.judging.tasks = [{"name": "sts", "kind": "similarity", "test": str(tmp_path / "sts.jsonl")}]
-            assert "sts" in run(recipe).record.model("teacher").scores
+            assert "sts" in run(recipe).record["scores"].model("teacher").scores
         assert max(service.answered[row["text1"]] for row in rows) == 1
     place = tmp_path / "out/stores/big"
     assert len(SignalStore.open(place)) == 60

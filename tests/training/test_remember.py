@@ -42,10 +42,10 @@ def test_old_texts_keep_their_vectors(
     kept = trained(tmp_path / "kept", tiny_bert, tiny_model_folders["xlmr"], new, remember=5.0)
     far, near = (moved(before, run.student.encode(old)) for run in (forgotten, kept))
     assert near < 0.5 * far and far > 1e-3
-    terms = [line["term/remember"] for line in kept.record.log if "term/remember" in line]
+    terms = [line["term/remember"] for line in kept.record["training"].log if "term/remember" in line]
     # It has not moved before the first step; dropout alone makes the value more than 0.
     assert len(terms) > 3 and 0 <= terms[0] < 0.2
-    assert not any("term/remember" in line for line in forgotten.record.log)
+    assert not any("term/remember" in line for line in forgotten.record["training"].log)
 
 
 def test_a_student_from_nothing_has_nothing_to_remember() -> None:

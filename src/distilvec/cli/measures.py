@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from distilvec.errors import DistilvecError, printable
 from distilvec.evenly import sampled_rows
 from distilvec.judging.loading import read_tasks
-from distilvec.report.record_parts import clip
+from distilvec.report.data import clip
 
 if TYPE_CHECKING:
     from distilvec.corpus import Corpus
@@ -58,7 +58,7 @@ def compress_model(
     """
     from distilvec.corpus import read_corpus
     from distilvec.flow.compress import FEWEST, compress
-    from distilvec.report.compressed import check_place
+    from distilvec.report.sections.compressed import check_place
     from distilvec.students import load_student
 
     check_place(output)  # now, not when everything is measured

@@ -1,4 +1,4 @@
-"""A student made smaller in every way there is, and what each way costs."""
+"""The compressed forms of a student, and what each of them costs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from distilvec.corpus import Corpus
 from distilvec.corpus.key_set import distinct_rows
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.evenly import evenly_spaced, sampled_rows
-from distilvec.flow.job import Job
 from distilvec.judging import CachedEncoder, speed
 from distilvec.judging.agreement import likeness
 from distilvec.judging.compression import CompressedEncoder, Form, calibrated, forms
 from distilvec.judging.tasks import JudgingTask, check_tasks
-from distilvec.report.compressed import CompressedRow, Compression
-from distilvec.report.table import entry_of
+from distilvec.recipe import Recipe, given
+from distilvec.report.rows import entry_of
+from distilvec.report.sections.compressed import CompressedRow, Compression
 from distilvec.students import load_student, ship
 
 if TYPE_CHECKING:
@@ -42,22 +43,20 @@ def compress(
     tasks: Sequence[JudgingTask] = (),
     *,
     widths: Sequence[int] | None = None,
-    with_models: bool = True,
     with_speed: bool = True,
     trust_remote_code: bool = False,
 ) -> Compression:
-    """The table of a student's compressed forms.
+    """Measure a student's compressed forms.
 
     Vectors: the whole width and prefixes of it, each as float32, int8 and bits. Model: float16 weights and, of text
-    transformers where the extra `onnx` is installed, ONNX in float32 and int8.
+    transformers if the extra `onnx` is installed, ONNX in float32 and int8.
 
     Args:
         student: as it ships.
-        texts: what likeness to the whole float32 vectors, and speed, are measured on; at least 20.
+        texts: what similarity to the whole float32 vectors, and speed, are measured on; at least 20.
         calibration: other texts, for the range of int8 vectors.
         tasks: scored in every form.
         widths: prefixes; None = halves down to 32.
-        with_models: whether to try the forms of the model too.
         with_speed: whether to time the models.
         trust_remote_code: whether code that comes with the student may run.
 
@@ -69,47 +68,43 @@ def compress(
     whole = CachedEncoder(student)
     check_tasks(tasks, whole)
     reference, seen = whole(texts), whole(calibration)
-    rows = []
+    rows, notes = [], list[str]()
     for form in forms(reference.shape[1], widths):
-        limit = calibrated(seen, form.width)
-        encode = CompressedEncoder(whole, form, limit)
+        encode = CompressedEncoder(whole, form, calibrated(seen, form.width))
         rows.append(_row(f"{form.precision} vectors", form, encode, reference, texts, tasks))
-    notes: list[str] = []
-    if with_models:
-        with tempfile.TemporaryDirectory(prefix="distilvec-compress-") as place:
-            ship(copy.deepcopy(student), Path(place) / "float32")
-            rows[0].size_bytes = _weights(Path(place) / "float32")
+    with tempfile.TemporaryDirectory(prefix="distilvec-compress-") as place:
+        ship(copy.deepcopy(student), Path(place) / "float32")
+        rows[0].size_bytes = _weights(Path(place) / "float32")
+        if with_speed:
+            _time(rows[0], student, texts)
+        for name, model, size in _models(student, Path(place), texts, notes, trust_remote_code):
+            form = Form(reference.shape[1])
+            row = _row(name, form, CompressedEncoder(CachedEncoder(model), form, 1.0), reference, texts, tasks)
+            row.size_bytes = size
             if with_speed:
-                _time(rows[0], student, texts)
-            for name, model, size in _models(student, Path(place), texts, notes, trust_remote_code):
-                form = Form(reference.shape[1])
-                encode = CompressedEncoder(CachedEncoder(model), form, 1.0)
-                row = _row(name, form, encode, reference, texts, tasks)
-                row.size_bytes = size
-                if with_speed:
-                    _time(row, model, texts)
-                rows.append(row)
+                _time(row, model, texts)
+            rows.append(row)
     return Compression(rows=rows, texts=len(texts), calibrated_on=len(calibration), notes=notes)
 
 
-def compress_run(job: Job, student: SentenceTransformer) -> Compression | None:
+def compress_run(
+    recipe: Recipe, corpus: Corpus, tasks: Sequence[JudgingTask], student: SentenceTransformer
+) -> Compression | None:
     """The table for a run's report: held-out texts, calibrated on training texts; prefixes are the method's.
 
-    None where the recipe does not ask for it, or where fewer than 20 texts are held out.
+    None if the recipe does not ask for it, or if fewer than 20 texts are held out.
     """
-    recipe, corpus = job.recipe, job.corpus
-    held, trained = sampled_rows(distinct_rows(corpus.keys, corpus.holdout_rows), MOST), np.asarray(corpus.train_rows)
+    held = sampled_rows(distinct_rows(corpus.keys, corpus.holdout_rows), MOST)
     if not recipe.judging.compression or len(held) < FEWEST:
         return None
-    some = sampled_rows(trained, MOST)
     return compress(
         student,
         corpus.texts(held),
-        corpus.texts(some),
-        job.tasks,
+        corpus.texts(sampled_rows(np.asarray(corpus.train_rows), MOST)),
+        tasks,
         widths=recipe.method.matryoshka,
         with_speed=recipe.judging.speed,
-        trust_remote_code=job.student_section.trust_remote_code,
+        trust_remote_code=given(recipe.student, "student").trust_remote_code,
     )
 
 
@@ -138,7 +133,7 @@ def _models(
         half.half()
     else:
         notes.append(
-            "Float16 weights are read as float32 here: smaller on disk, and as fast. On CUDA they stay float16."
+            "Float16 weights are read as float32 here: smaller on disk, equally fast. On CUDA they stay float16."
         )
     yield "float16 weights", half, _weights(place / "float16")
     try:
@@ -150,7 +145,7 @@ def _models(
         notes.append(f"No rows for ONNX: {error.what}{remedy}.")
         return
     if student.device.type != "cpu":
-        notes.append(f"ONNX is timed on the processor, the other rows on {student.device.type}: not side by side.")
+        notes.append(f"ONNX is timed on the processor, the other rows on {student.device.type}: do not compare them.")
     for precision in ("float32", "int8"):
         variant = made.variant(f"onnx {precision}")
         encoder = load_onnx(place / "onnx", precision=precision, threads=torch.get_num_threads())

@@ -28,7 +28,7 @@ from distilvec.modules.task_head import Encoding
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.from_python import recipe_of
 from distilvec.recipe.student_sections import LoraSection as Lora
-from distilvec.report.record_parts import short_source
+from distilvec.report.data import short_source
 from distilvec.students import check_place
 from distilvec.students.ship import named, put_in_place
 from distilvec.tasks.examples import Examples, read_examples
@@ -304,7 +304,8 @@ def _scores(done: Run, files: Mapping[str, Examples]) -> dict[str, Any]:
     by_file: dict[str, Any] = {
         name: {"rows": len(examples), "left_out": examples.left_out} for name, examples in files.items()
     }
-    measured = {"test": done.record.supervised.get(TRAINED, {})}
+    supervised = done.record["supervised"]
+    measured = {"test": supervised.scores.get(TRAINED, {}) if supervised else {}}
     if "validation" in files:
         measured["validation"] = Predictor.load(done.folder / "student").evaluate(files["validation"])
     for name in files.keys() & measured.keys():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,26 +16,26 @@ from distilvec import marker, plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.files import whole, write_text
 from distilvec.flow.checks import check_job, too_few_held_out
-from distilvec.flow.compress import FEWEST, compress_run
+from distilvec.flow.compress import compress_run
 from distilvec.flow.job import Job
-from distilvec.flow.judge import aligned_text, judge_all, judge_task, make_record, show_inside
+from distilvec.flow.judge import choice_notes, judge_all, judge_task, overlap_of
 from distilvec.flow.pin import pin
 from distilvec.flow.ray.ranks import share_of_rank
 from distilvec.flow.train import ship_student, train_student
 from distilvec.flow.writing import open_shipped, writes
-from distilvec.judging import Verdict
+from distilvec.judging.tasks import JudgingTask
 from distilvec.locking import alone_in
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.places import find_files
 from distilvec.recipe.same_student import differences
-from distilvec.report import write_report
-from distilvec.report.card import write_card
+from distilvec.report import Outcome, make_record, write_card, write_report
+from distilvec.report.render.terminal import brief_markdown, brief_text
 from distilvec.showing import Shown
 from distilvec.students import check_place
 from distilvec.tasks.answering import finished_student
 from distilvec.training.checkpoint_folders import newest_checkpoint, refuse_other_code, tidy
 from distilvec.training.distributed import launched
-from distilvec.training.fit import data_mark
+from distilvec.training.fit import Fitted, data_mark
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -56,24 +56,17 @@ class Run(Shown):
     @property
     def report(self) -> str:
         """The table a person reads."""
-        from distilvec.report import markdown_table
-
-        return markdown_table(self.record)
+        return brief_markdown(self.record)
 
     def text(self) -> str:
         """The table for a terminal, and the alarms."""
-        from distilvec.report.table import main_grid
-
-        return "\n".join([main_grid(self.record).text(), *(f"Alarm: {alarm}" for alarm in self.record.alarms)])
+        return brief_text(self.record)
 
     def _named(self) -> str:
         return repr(str(self.folder))
 
     def _repr_markdown_(self) -> str:
-        from distilvec.report.grid import escape_markdown
-
-        alarms = (f"**Alarm:** {escape_markdown(alarm)}" for alarm in self.record.alarms)
-        return "\n\n".join([self.report, *alarms])
+        return brief_markdown(self.record, alarms=True)
 
 
 def run(recipe: Recipe, *, resume: bool = False) -> Run:
@@ -106,24 +99,52 @@ def _distilled(job: Job) -> Run:
     student, fitted = train_student(job)
     kept = ship_student(job, student, fitted.method, job.output / "student")
     shipped, untrained = shipped_student(job.recipe), job.student()
-    verdict = judge_all(job, shipped, untrained, fitted)
-    record = make_record(job, (untrained, shipped), fitted, verdict)
+    verdict = judge_all(
+        job.recipe, job.corpus.modality, job.taught, job.tasks, job.held_out(), (untrained, shipped), fitted
+    )
+    tasks = job.tasks if verdict.judged is not None else []
+    notes = choice_notes(job.recipe, job.output, tasks)
     if kept is not None:
-        record.notes.append(
+        notes.append(
             f"The expert head was folded into a linear map; mean cosine to the head's vectors, on texts that the map "
             f"was not fitted to: {kept:.4f}."
         )
-    record.alignment = aligned_text(job, shipped)
-    show_inside(record, job, untrained, student, fitted)
-    record.supervised, notes = judge_task(job, job.output / "student")
-    record.notes += notes
-    record.compression = compress_run(job, shipped)
-    if job.recipe.judging.compression and record.compression is None:
-        record.notes.append(f"No table of compressed forms: it takes {FEWEST} held-out texts, and there are fewer.")
+    supervised, left_out = judge_task(job.recipe, job.taught, job.output / "student")
+    outcome = replace(
+        _outcome(job, untrained, shipped, fitted, tasks),
+        verdict=verdict,
+        trained=student,
+        supervised=supervised,
+        compression=compress_run(job.recipe, job.corpus, job.tasks, shipped),
+        notes=[*notes, *left_out],
+    )
+    record = make_record(outcome)
     write_report(record, job.output)
     write_card(record, job.output / "student")
     marker.finish(job.output)
     return Run(job.output, shipped, record)
+
+
+def _outcome(
+    job: Job,
+    untrained: SentenceTransformer,
+    shipped: SentenceTransformer,
+    fitted: Fitted,
+    tasks: Sequence[JudgingTask] = (),
+) -> Outcome:
+    """What is known without judging."""
+    return Outcome(
+        recipe=job.recipe,
+        corpus=job.corpus,
+        taught=job.taught,
+        scored=job.scored,
+        untrained=untrained,
+        shipped=shipped,
+        fitted=fitted,
+        held_out=job.held_out_rows(),
+        folder=job.output,
+        overlap=overlap_of(job.recipe, job.corpus, tasks),
+    )
 
 
 def shipped_student(recipe: Recipe) -> SentenceTransformer:
@@ -145,7 +166,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
         student, fitted = train_student(job)
         if not launched()[0]:
             ship_student(job, student, fitted.method, job.output / "student")
-            record = make_record(job, (job.student(), shipped_student(job.recipe)), fitted, Verdict())
+            record = make_record(_outcome(job, job.student(), shipped_student(job.recipe), fitted))
             write_card(record, job.output / "student")
     return job.output / "student"
 

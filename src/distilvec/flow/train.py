@@ -60,7 +60,7 @@ def train_student(job: Job) -> tuple[SentenceTransformer, Fitted]:
             folder=job.output,
             resume=job.resume,
             cache=job.place,
-            evaluate=held_out_metrics(job),
+            evaluate=held_out_metrics(recipe, job.held_out(), job.task),
             lookup=store_lookup([each.store for each in taught]),
             save_student=save,
             task=job.task,

@@ -6,22 +6,29 @@ import csv
 import io
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
 
 from distilvec.errors import DistilvecError, nearest
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.report.grid import Cell, Grid
 from distilvec.report.ranks import Ranking, make_ranking
-from distilvec.report.record_parts import GROUPS, ModelRow, ScoreDifference, grouped
-from distilvec.report.sentences import GROUP_NAMES, difference, statement
-from distilvec.report.table import entry_of, shown_groups
+from distilvec.report.rows import (
+    GROUP_NAMES,
+    GROUPS,
+    ModelRow,
+    ScoreDifference,
+    entry_of,
+    grouped,
+    is_its_own_answer,
+    shown_groups,
+)
 from distilvec.words import ABSENT, points
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from distilvec.judging import Score
 
 
@@ -72,15 +79,15 @@ class CompareTable:
     def statements(self) -> list[str]:
         """One sentence per method and average; a winner is named only where the interval supports it."""
         lines = [
-            statement(each)
+            each.statement()
             for compared in self.differences.values()
             for name, each in compared.items()
             if name in ("all", "retrieval")
         ]
         if len(lines) > 1:
             lines.append(
-                f"{len(lines)} differences to {self.reference} are told, each with a 95 % interval of its own: where "
-                "nothing differs, one in twenty leaves out zero all the same."
+                f"{len(lines)} differences to {self.reference} are given, each with its own 95 % interval: if nothing "
+                "differs, one in twenty still leaves out zero."
             )
         return [*lines, self.ranking.statement()] if self.ranking else lines
 
@@ -104,24 +111,10 @@ class CompareTable:
         """Plain text: what `distilvec compare` prints."""
         return self.grid().text()
 
-    def rich(self) -> Table:
-        """For the terminal."""
-        return self.grid().rich()
-
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        return {
-            "reference": self.reference,
-            "entries": {
-                method: {name: asdict(entry) for name, entry in entries.items()}
-                for method, entries in self.entries.items()
-            },
-            "differences": {
-                method: {name: each.model_dump() for name, each in compared.items()}
-                for method, compared in self.differences.items()
-            },
-            "ranking": asdict(self.ranking) if self.ranking else None,
-        }
+        values: dict[str, Any] = TypeAdapter(CompareTable).dump_python(self, mode="json")
+        return values
 
     def _main(self, groups: Sequence[str]) -> list[str]:
         known = {name for compared in self.differences.values() for name in compared}
@@ -131,8 +124,8 @@ class CompareTable:
         gap = self.differences.get(method, {}).get(name)
         if gap is None:
             return Cell("reference" if method == self.reference else ABSENT)
-        told, _, interval = difference(gap).partition(" points, 95 % interval ")
-        return Cell(told, interval)
+        value, _, interval = str(gap).partition(" points, 95 % interval ")
+        return Cell(value, interval)
 
 
 def compare_table(
@@ -143,7 +136,7 @@ def compare_table(
     Args:
         results: method -> for every seed, task -> score. All methods have the same tasks.
         reference: the method that the others are compared with.
-        beside: rows that are no competitors, as the teacher is none: they have no rank.
+        beside: rows that do not compete, as the teacher: they have no rank.
 
     Raises:
         DistilvecError: no results, an unknown reference, or methods with different tasks.
@@ -200,14 +193,20 @@ def _differences(
     groups: Sequence[str],
     columns: Mapping[str, str],
 ) -> dict[str, ScoreDifference]:
-    """Seed i against seed i; where the numbers of seeds differ, every seed against every seed, drawn apart."""
+    """Seed i against seed i; if the numbers of seeds differ, every seed against every seed, drawn apart.
+
+    A row that has 100 by definition is not compared there.
+    """
     own, other = results[method], results[reference]
+    entries = {task: entry_of(score) for task, score in own[0].items()}
     alike = len(own) == len(other)
     pairs = list(zip(own, other, strict=True)) if alike else [(a, b) for a in own for b in other]
     members = {group: list(_members(other[0], group)) for group in groups}
     differences = {}
     for name, tasks in {**{columns[task]: [task] for task in other[0]}, **members}.items():
         scores = [(a[task], b[task]) for a, b in pairs for task in tasks]
+        if is_its_own_answer({task: entries[task] for task in tasks}, "retrieval"):
+            continue
         if all(score.pairable for pair in scores for score in pair):
             if alike:
                 runs = [[mean(a[task].value - b[task].value for task in tasks) for a, b in pairs]]

@@ -10,8 +10,10 @@ from typing import Any
 import yaml
 
 from distilvec.report.record import Record
-from distilvec.report.record_parts import ScoreEntry
-from distilvec.report.sentences import METRIC_NAMES
+from distilvec.report.rows import ScoreEntry
+from distilvec.report.sections.corpus import CorpusFacts
+from distilvec.report.sections.lineage import Lineage
+from distilvec.report.sections.scores import Scores
 
 #: Kind of task -> how the field's largest benchmark names it.
 _KINDS = {
@@ -24,7 +26,7 @@ _KINDS = {
     "supervised": "Classification",
     "generation": "text-generation",
 }
-#: Licences that the Hugging Face Hub knows by these words; any other is named beside the word "other".
+#: Licences that the Hugging Face Hub knows by these words; any other is named next to the word "other".
 _LICENCES = """
 afl-3.0 agpl-3.0 apache-2.0 apple-amlr apple-ascl artistic-2.0 bigcode-openrail-m bigscience-bloom-rail-1.0
 bigscience-openrail-m bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear bsl-1.0 c-uda cc cc-by-2.0 cc-by-2.5 cc-by-3.0
@@ -36,8 +38,8 @@ lgpl-3.0 lgpl-lr llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 lppl-1.3c mit m
 open-mdw openrail openrail++ osl-3.0 pddl postgresql unlicense wtfpl zlib
 """
 _HUB = "hub:"
-#: Modality -> the task that hubs know its embedders by.
-_TASKS = {"text": "sentence-similarity", "image": "image-feature-extraction"}
+#: Items -> the task that hubs know their embedders by.
+_TASKS = {"texts": "sentence-similarity", "images": "image-feature-extraction"}
 _WRITER = {
     "library_name": "transformers",
     "pipeline_tag": "text-generation",
@@ -48,17 +50,17 @@ _WRITER = {
 def front_matter(record: Record) -> str:
     """The YAML block that a new card begins with.
 
-    A licence is only given where all teachers, scorers and the model that the student was made from state the same.
+    A licence is given only if all teachers, scorers and the model that the student was made from state the same.
     """
-    modality = record.corpus.modality if record.corpus is not None else "text"
-    writes = record.student is not None and record.student.writes
-    data: dict[str, Any] = dict(_WRITER) if writes else _embedder(modality)
-    if record.student is not None and record.student.base:
-        data["base_model"] = record.student.base
-    data |= _licence(record)
-    if record.corpus is not None and record.corpus.source.startswith(_HUB):
-        data["datasets"] = [re.split(r"[@:]", record.corpus.source.removeprefix(_HUB))[0]]
-    results = evaluations(record)
+    lineage, corpus = record.find(Lineage) or Lineage(), record.find(CorpusFacts)
+    student = lineage.student
+    data: dict[str, Any] = dict(_WRITER) if student.writes else _embedder(record.items)
+    if student.base:
+        data["base_model"] = student.base
+    data |= _licence(lineage)
+    if corpus is not None and corpus.source.startswith(_HUB):
+        data["datasets"] = [re.split(r"[@:]", corpus.source.removeprefix(_HUB))[0]]
+    results = evaluations(record.find(Scores) or Scores())
     if results:
         from huggingface_hub.repocard_data import eval_results_to_model_index
 
@@ -66,30 +68,30 @@ def front_matter(record: Record) -> str:
     return f"---\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}---\n"
 
 
-def _embedder(modality: str) -> dict[str, Any]:
-    task = _TASKS.get(modality)
+def _embedder(items: str) -> dict[str, Any]:
+    task = _TASKS.get(items)
     named = {"pipeline_tag": task} if task else {}
     tags = ["sentence-transformers", "feature-extraction", *([task] if task else []), "distilvec"]
     return {"library_name": "sentence-transformers", **named, "tags": tags}
 
 
-def evaluations(record: Record) -> list[Any]:
-    """The student's scores as `huggingface_hub.EvalResult`s, as fractions; those that are no numbers are left out."""
+def evaluations(scores: Scores) -> list[Any]:
+    """The student's scores as `huggingface_hub.EvalResult`s, as fractions; NaN is left out."""
     from huggingface_hub import EvalResult
 
-    row = record.model("student")
-    scores = {name: score for name, score in (row.scores if row is not None else {}).items() if _is_told(score)}
-    types = _own_types([name for name, score in scores.items() if not score.dataset])
+    row = scores.model("student")
+    chosen = {name: score for name, score in (row.scores if row is not None else {}).items() if _is_comparable(score)}
+    types = _own_types([name for name, score in chosen.items() if not score.dataset])
     return [
         EvalResult(
             task_type=_KINDS.get(score.kind, "feature-extraction"),
             dataset_name=name,
             dataset_type=score.dataset or types[name],
             metric_type=_slug(score.metric.replace("@", "_at_")),
-            metric_name=METRIC_NAMES.get(score.metric, score.metric),
+            metric_name=score.metric_name,
             metric_value=round(score.value, 6),
         )
-        for name, score in scores.items()
+        for name, score in chosen.items()
     ]
 
 
@@ -99,21 +101,22 @@ def _own_types(names: Sequence[str]) -> dict[str, str]:
     types: dict[str, str] = {}
     for name in names:
         word, number = _slug(name), 1
-        while (told := word if number == 1 else f"{word}-{number}") in types.values():
+        while (new := word if number == 1 else f"{word}-{number}") in types.values():
             number += 1
-        types[name] = told
+        types[name] = new
     return types
 
 
-def _is_told(score: ScoreEntry) -> bool:
-    # By a teacher's own search a teacher is perfect: nobody else's nDCG is of that kind.
+def _is_comparable(score: ScoreEntry) -> bool:
+    # A teacher is perfect by its own search: the nDCG of other models on the hub is of another kind.
     return bool(score.metric) and math.isfinite(score.value) and score.kind != "neighbours"
 
 
-def _licence(record: Record) -> dict[str, str]:
-    stated = [each.licence for each in record.teachers] + [each.licence for each in record.scorers]
-    if record.student is not None and (record.student.licence or record.student.derived or not stated):
-        stated.append(record.student.licence)
+def _licence(lineage: Lineage) -> dict[str, str]:
+    stated = [each.card.licence for each in lineage.teachers] + [each.card.licence for each in lineage.scorers]
+    student = lineage.student
+    if student.licence or student.derived or not stated:
+        stated.append(student.licence)
     licences = {(licence or "").lower() for licence in stated}
     if len(licences) != 1 or "" in licences:
         return {}

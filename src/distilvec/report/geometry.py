@@ -9,12 +9,11 @@ from pathlib import Path
 from distilvec.errors import EnvironmentProblem
 from distilvec.files import read_object, refuse_foreign, write_text
 from distilvec.judging.geometry import MODES, Geometry, MixtureGeometry, Spread
-from distilvec.report.blocks import Section, Table, Text
-from distilvec.report.facts import Fact
+from distilvec.report.blocks import Chapter, Text, Warnings, facts, table
 from distilvec.report.geometry_plots import mixture_figures
-from distilvec.report.grid import Cell, Grid, escape_markdown
-from distilvec.report.markdown import alarms, dressed, fact_table
+from distilvec.report.grid import escape_markdown
 from distilvec.report.plots import style
+from distilvec.report.render.markdown import blocks_markdown, chapters_markdown
 
 FILES = ("geometry.md", "geometry.json")
 
@@ -22,26 +21,22 @@ FILES = ("geometry.md", "geometry.json")
 def geometry_markdown(found: Geometry, name: str) -> str:
     """The tables: the space, then the mixtures."""
     space = found.space
-    facts = [
-        Fact("anisotropy", f"{space['mean_cosine']:.3f}", "mean cosine of two texts; 1 = collapsed"),
-        Fact(
-            "effective rank",
-            f"{space['effective_rank']:.1f} ({100 * space['rank_share']:.0f} % of the possible)",
-            "how many directions carry the differences",
-        ),
-        Fact("hubness", f"{space['hubness']:.2f}", "skewness of how often a text is among others' nearest; 0 = even"),
-    ]
+    rank = f"{space['effective_rank']:.1f} ({100 * space['rank_share']:.0f} % of the possible)"
+    numbers = facts(
+        ("anisotropy", f"{space['mean_cosine']:.3f}", "mean cosine of two texts; 1 = collapsed"),
+        ("effective rank", rank, "how many directions carry the differences"),
+        ("hubness", f"{space['hubness']:.2f}", "skewness of how often a text is among others' nearest; 0 = even"),
+    )
     parts = [
         f"# Geometry of {escape_markdown(name)}",
         f"Over {found.items:,} texts, vectors of {found.width} dimensions.",
-        fact_table(facts),
-        *alarms(space.get("alarms", [])),
-        *dressed(_mixtures(found.mixtures) if found.mixtures else [], {}),
+        *blocks_markdown([numbers, Warnings("Alarm", space.get("alarms", []))]),
+        *chapters_markdown(_mixtures(found.mixtures) if found.mixtures else [], {}),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _mixtures(mixtures: list[MixtureGeometry]) -> list[Section]:
+def _mixtures(mixtures: list[MixtureGeometry]) -> list[Chapter]:
     active, output = [], []
     for each in mixtures:
         load = f"{100 * max(each.load):.0f} %" if each.load else ""
@@ -61,13 +56,9 @@ def _mixtures(mixtures: list[MixtureGeometry]) -> list[Section]:
         "weighted sum of lengths once the router's mass is taken out."
     )
     return [
-        Section("active", "Active experts", [Text(about_active), _table(header, active)]),
-        Section("length", "Length of the output", [Text(about_output), _table(MODES, output)]),
+        Chapter("active", "Active experts", [Text(about_active), table(["layer", *header], active)]),
+        Chapter("length", "Length of the output", [Text(about_output), table(["layer", *MODES], output)]),
     ]
-
-
-def _table(header: Sequence[str], rows: list[list[str]]) -> Table:
-    return Table(Grid(["layer", *header], [[Cell(text) for text in row] for row in rows], []))
 
 
 def _layer(each: MixtureGeometry) -> str:
@@ -78,13 +69,13 @@ def _spread(spread: Spread, digits: int = 2) -> str:
     return f"{spread.median:.{digits}f} ({spread.low:.{digits}f} to {spread.high:.{digits}f})"
 
 
-def check_place(folder: Path) -> None:
-    """Refuse to write where somebody else's files have the names of what `write_geometry` writes.
+def check_place(folder: Path, names: Sequence[str] = (*FILES, "figures")) -> None:
+    """Refuse to write if files that are not ours have the names of what `write_geometry` writes.
 
     Raises:
         DistilvecError: naming them.
     """
-    refuse_foreign(folder, [*FILES, "figures"], lambda place: "mixtures" in read_object(place / FILES[1]))
+    refuse_foreign(folder, names, lambda place: "mixtures" in read_object(place / FILES[1]))
 
 
 def write_geometry(found: Geometry, name: str, folder: str | Path) -> Path:
@@ -95,14 +86,10 @@ def write_geometry(found: Geometry, name: str, folder: str | Path) -> Path:
         EnvironmentProblem: the folder cannot be written.
     """
     place = Path(folder)
-    refuse_foreign(
-        place,
-        [*FILES, *(["figures"] if found.mixtures else [])],
-        lambda place: "mixtures" in read_object(place / FILES[1]),
-    )
+    check_place(place, [*FILES, *(["figures"] if found.mixtures else [])])
     try:
         place.mkdir(parents=True, exist_ok=True)
-        # First of all: where the numbers are ours, the rest may be replaced.
+        # First of all: if the numbers are ours, the rest may be replaced.
         write_text(place / FILES[1], json.dumps(found.to_dict(), indent=1) + "\n")
         text = geometry_markdown(found, name)
         if found.mixtures:

@@ -1,4 +1,4 @@
-"""A table before it is dressed for the terminal, for markdown or for the page."""
+"""A table, and how it is written for the terminal, in Markdown and in LaTeX."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+#: Characters of a text in a cell.
+LONGEST = 120
 #: Columns of a table as plain text, at most: beyond any that is read.
 _WIDEST = 100_000
 _LATEX = str.maketrans(
@@ -33,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table before it is dressed: the first column names the row. `notes` stand below it."""
+    """A table: the first column names the row, `header` may be empty, `notes` stand below it."""
 
     header: list[str]
     rows: list[list[Cell]]
@@ -41,7 +43,8 @@ class Grid:
 
     def markdown(self) -> str:
         """A pipe table, and the notes as a list."""
-        lines = [_pipes(self.header), "|" + " --- |" + " ---: |" * (len(self.header) - 1)]
+        header = self.header or [""] * len(self.rows[0] if self.rows else [])
+        lines = [_pipes(header), "|" + " --- |" + (" ---: |" if self.header else " --- |") * (len(header) - 1)]
         lines += [_pipes([_beside(cell) for cell in row]) for row in self.rows]
         return "\n".join(
             [*lines, *(["", *(f"- {escape_markdown(note)}" for note in self.notes)] if self.notes else [])]
@@ -101,7 +104,7 @@ def _escape_latex(text: str) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Plain text inside markdown: no table cell, tag, link or heading comes out of it.
+    """Escape plain text for Markdown, so that it makes no table cell, tag, link or heading.
 
     >>> escape_markdown("a|b <script> [x](y)")
     'a\\\\|b &lt;script&gt; \\\\[x\\\\](y)'

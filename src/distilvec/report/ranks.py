@@ -46,8 +46,8 @@ class Ranking:
         """A sentence for the table's notes."""
         return (
             f"Average ranks are over {self.tasks} tasks, 1 = best. If all rows were alike, such ranks had a "
-            f"probability of {self.chance:.2g} (Friedman). Rows less than {self.critical:.2f} apart are not told apart "
-            "(Nemenyi, 5 %)."
+            f"probability of {self.chance:.2g} (Friedman). Rows less than {self.critical:.2f} apart do not differ "
+            "significantly (Nemenyi, 5 %)."
         )
 
 
@@ -92,13 +92,8 @@ def make_ranking(scores: Scores) -> Ranking | None:
     if len(scores) < LEAST_MODELS or len(tasks) < LEAST_TASKS:
         return None
     ranked = ranks(scores, tasks)
-    chance = friedman(ranked)
-    assert chance is not None
     average = dict(zip(scores, map(float, ranked.mean(axis=0)), strict=True))
-    # Friedman's statistic is 0 / 0 where all ranks are shared.
-    return Ranking(
-        average, len(tasks), 1.0 if math.isnan(chance) else chance, critical_difference(len(scores), len(tasks))
-    )
+    return Ranking(average, len(tasks), friedman(ranked) or 0.0, critical_difference(len(scores), len(tasks)))
 
 
 def ranks_figure(ranking: Ranking) -> Figure:

@@ -1,153 +1,77 @@
-"""The record of a run: everything the report says, as typed data that goes to JSON and back.
-
-Every part but the title may be missing; what is missing does not appear in the report.
-"""
+"""The record of a run: the data of every section under its name, written to `report.json` and read back."""
 
 from __future__ import annotations
 
 import json
-import math
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SerializeAsAny, ValidationError, create_model, field_validator
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import home
-from distilvec.judging import Slice
-from distilvec.judging.scores import SEARCHES, can_be_kept
-from distilvec.report.compressed import Compression
-from distilvec.report.mixtures import MixtureFacts
-from distilvec.report.record_parts import (
-    AlignedText,
-    CorpusFacts,
-    CostFacts,
-    ExpertMap,
-    HardText,
-    LayerSimilarity,
-    Machine,
-    ModelRow,
-    Part,
-    Role,
-    ScoreDifference,
-    ScoreEntry,
-    ScorerFacts,
-    SpaceMap,
-    StudentFacts,
-    TeacherFacts,
-    TokenMaps,
-    scores_of,
-)
-from distilvec.report.writing import WritingFacts, WrittenAnswer
-from distilvec.validation import refusal
+from distilvec.methods.table import called
+from distilvec.report.blocks import Chapter
+from distilvec.report.data import Part
+from distilvec.report.outcome import Outcome
+from distilvec.report.sections import CHAPTERS, SECTIONS, section
+from distilvec.report.sections.base import Data
 
-__all__ = [
-    "CorpusFacts",
-    "CostFacts",
-    "HardText",
-    "LayerSimilarity",
-    "Machine",
-    "ModelRow",
-    "Record",
-    "Role",
-    "ScoreDifference",
-    "ScoreEntry",
-    "ScorerFacts",
-    "SpaceMap",
-    "StudentFacts",
-    "TeacherFacts",
-]
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+D = TypeVar("D", bound=Data)
+
+
+@cache
+def _by_name() -> type[Part]:
+    """A model with an optional field for each section, to read a record with."""
+    fields: dict[str, Any] = {name: (section(name) | None, None) for name in SECTIONS}
+    return create_model("Sections", __base__=Part, **fields)
 
 
 class Record(Part):
-    """All that is known about a run.
+    """All that is known about a run: `record["cost"].steps` is a number of the section "cost".
 
-    `agreement` is what `judging.agreement` returns; `collapse` is model -> what `judging.collapse` returns
-    (given without a model's name it is the student's); `held_out` is term -> its mean over
-    held-out items after training; `supervised` is model -> metric -> value on the task's test
-    file; `log` are rows {step, name: value, ...}.
+    Attributes:
+        sections: name of the section (see `report.sections.SECTIONS`) -> its data; sections without data are left out.
+        alarms: sentences that a reader must not miss.
     """
 
     schema_version: int = SCHEMA_VERSION
     title: str
     created: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    versions: dict[str, str] = Field(default_factory=dict)
-    git: str | None = None
-    seed: int | None = None
-    machine: Machine | None = None
-    recipe: dict[str, Any] = Field(default_factory=dict)
-    corpus: CorpusFacts | None = None
-    teachers: list[TeacherFacts] = Field(default_factory=list)
-    scorers: list[ScorerFacts] = Field(default_factory=list)
-    student: StudentFacts | None = None
-    models: list[ModelRow] = Field(default_factory=list)
-    comparisons: list[ScoreDifference] = Field(default_factory=list)
-    agreement: dict[str, Any] = Field(default_factory=dict)
-    supervised: dict[str, dict[str, float]] = Field(default_factory=dict)
-    held_out: dict[str, float] = Field(default_factory=dict)
-    collapse: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    cost: CostFacts | None = None
     alarms: list[str] = Field(default_factory=list)
-    notes: list[str] = Field(default_factory=list)
-    log: list[dict[str, Any]] = Field(default_factory=list)
-    spaces: SpaceMap | None = None
-    slices: list[Slice] = Field(default_factory=list)
-    hardest: list[HardText] = Field(default_factory=list)
-    layers: LayerSimilarity | None = None
-    alignment: AlignedText | None = None
-    token_maps: TokenMaps | None = None
-    experts: ExpertMap | None = None
-    mixtures: list[MixtureFacts] = Field(default_factory=list)
-    compression: Compression | None = None
-    writing: list[WritingFacts] = Field(default_factory=list)
-    written: list[WrittenAnswer] = Field(default_factory=list)
+    sections: dict[str, SerializeAsAny[Data]] = Field(default_factory=dict)
 
-    @field_validator("collapse", mode="before")
+    @field_validator("sections", mode="before")
     @classmethod
-    def _named(cls, given: Any) -> Any:
-        bare = isinstance(given, dict) and given and not all(isinstance(value, dict) for value in given.values())
-        return {"student": given} if bare else given
+    def _by_name(cls, given: Any) -> Any:
+        return {name: data for name, data in _by_name().model_validate(given) if data is not None}
+
+    def __getitem__(self, name: str) -> Any:
+        """The data of a section; None if the run has none."""
+        if name not in SECTIONS:
+            raise KeyError(name)
+        return self.sections.get(name)
+
+    def find(self, kind: type[D]) -> D | None:
+        """The data of this class; None if the run has none."""
+        return next((data for data in self.sections.values() if isinstance(data, kind)), None)
 
     @property
     def items(self) -> str:
         """What the corpus holds: texts, images or molecules."""
-        return f"{self.corpus.modality}s" if self.corpus is not None else "texts"
+        return next((data.items for data in self.sections.values()), "texts")
 
-    def model(self, role: Role) -> ModelRow | None:
-        """The first model of this role."""
-        return next((row for row in self.models if row.role == role), None)
-
-    def tasks(self) -> list[str]:
-        """All tasks: in-domain, out-of-domain, others, retrieval last; otherwise in the order they came."""
-        first: dict[str, ScoreEntry] = {}
-        for row in self.models:
-            for task, score in row.scores.items():
-                first.setdefault(task, score)
-        rank = {"in": 0, "out": 1}
-        return sorted(first, key=lambda t: 3 if first[t].kind in SEARCHES else rank.get(first[t].domain or "", 2))
-
-    def retention(self, row: ModelRow, name: str) -> float | None:
-        """A task's or group's score in percent of the teacher's; None where that is next to nothing, or may be."""
-        teacher = self.model("teacher")
-        if teacher is None:
-            return None
-        own, other = (scores_of(each).get(name) for each in (row, teacher))
-        if own is None or other is None or not math.isfinite(own.value):
-            return None
-        return 100 * own.value / other.value if can_be_kept(other.value, other.low) else None
-
-    def compared(self, a: str, b: str, group: str = "all") -> ScoreDifference | None:
-        """The comparison of two models on a task or group, turned round where it was recorded as b against a."""
-        for comparison in self.comparisons:
-            if comparison.group == group and (comparison.a, comparison.b) == (a, b):
-                return comparison
-            if comparison.group == group and (comparison.a, comparison.b) == (b, a):
-                return ScoreDifference(
-                    a=a, b=b, group=group, value=-comparison.value, low=-comparison.high, high=-comparison.low
-                )
-        return None
+    def chapters(self) -> list[Chapter]:
+        """What page and Markdown show, in order; chapters with nothing to say are left out."""
+        found = []
+        for key, title, names in CHAPTERS:
+            shown = [self.sections[name].blocks() for name in names if name in self.sections]
+            if blocks := [block for each in shown for block in each]:
+                found.append(Chapter(key, title, blocks))
+        return found
 
     def to_json(self) -> str:
         """Strict JSON; NaN and infinity as strings."""
@@ -162,20 +86,17 @@ class Record(Part):
         """
         try:
             data = json.loads(text)
-        except ValueError as error:
-            raise DataError(f"this is not JSON ({error})", where=where) from error
-        version = data.get("schema_version") if isinstance(data, dict) else None
-        if version != SCHEMA_VERSION:
-            raise DataError(
-                f"a record of schema version {SCHEMA_VERSION} is expected, not {version}",
-                where=where,
-                remedy="Open it with the version of distilvec that wrote it.",
-            )
-        try:
+            version = data.get("schema_version") if isinstance(data, dict) else None
+            if version != SCHEMA_VERSION:
+                what = f"a record of schema version {SCHEMA_VERSION} is expected, not {version}"
+                raise DataError(what, where=where, remedy="Open it with the version of distilvec that wrote it.")
             return cls.model_validate(data)
         except ValidationError as error:
-            problem = refusal(error, cls, where)
-            raise DataError(problem.what, where=problem.where) from error
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            raise DataError(first["msg"], where=f"{where}, {key}" if where else key) from error
+        except ValueError as error:
+            raise DataError(f"this is not JSON ({error})", where=where) from error
 
     @classmethod
     def load(cls, path: str | Path) -> Record:
@@ -191,3 +112,26 @@ class Record(Part):
             return cls.from_json(file.read_bytes(), where=str(file))
         except OSError as error:
             raise DistilvecError(f"the record cannot be read ({error.strerror})", where=str(file)) from error
+
+
+def make_record(outcome: Outcome) -> Record:
+    """Measure every section of a finished run."""
+    sections: dict[str, Data] = {}
+    for name in SECTIONS:
+        data = section(name).measure(outcome)
+        if data is not None:
+            sections[name] = data.model_copy(update={"items": outcome.items})
+    return Record(title=_title(outcome), alarms=outcome.verdict.alarms, sections=sections)
+
+
+def _title(outcome: Outcome) -> str:
+    from distilvec.students import describe_student
+
+    chosen = outcome.recipe.method
+    method = called(chosen.name) + (f" with {called(chosen.beside['name'])}" if chosen.beside else "")
+    names = [*outcome.teacher_names, *(each.scorer.card.name for each in outcome.scored)]
+    count = describe_student(outcome.shipped)["parameters"]
+    size = f"{count / 1e6:.1f} M" if count >= 100_000 else f"{count / 1e3:.0f} thousand"
+    taught_by = " and ".join(names) if len(names) <= 3 else f"{len(names)} teachers"
+    student = f"a student of {size} parameters"
+    return f"{method}: " + (f"{taught_by} to {student}" if names else f"{student}, no teacher")

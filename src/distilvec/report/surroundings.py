@@ -8,9 +8,26 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from distilvec.report.record import Machine
+from distilvec.report.data import Part
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "scikit-learn", "pyarrow")
+
+
+class Machine(Part):
+    """What the times were measured on. Never a path, a user or a host name."""
+
+    device: str = "cpu"
+    name: str = ""
+    cores: int | None = None
+    threads: int | None = None
+    system: str = ""
+
+    def text(self) -> str:
+        cores, threads = (
+            f"{self.cores} cores" if self.cores else "",
+            f"{self.threads} threads" if self.threads else "",
+        )
+        return ", ".join(part for part in (self.device, self.name, cores, threads) if part)
 
 
 def library_versions() -> dict[str, str]:
@@ -25,21 +42,12 @@ def library_versions() -> dict[str, str]:
 
 
 def git_state() -> str | None:
-    """Commit of the working folder, with `+` where there are changes; None outside a repository."""
+    """Commit of the working folder, with `+` if there are changes; None outside a repository."""
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=5, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        ).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return commit + ("+" if changed else "")
 
 
 def machine(device: str) -> Machine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -15,8 +16,8 @@ FILES = ("report.md", "report.html")
 def write_report(record: Record, folder: str | Path) -> Path:
     """Write the report of a run; an older one is replaced.
 
-    Everything is made in a folder of its own first and then renamed into place, `report.json` last: where it
-    stands, the rest is there too. Files of somebody else's in `figures/` stay.
+    Everything is made in a folder of its own first and then renamed into place, `report.json` last: if it is there, the
+    rest is too. Other files in `figures/` stay.
 
     Returns:
         The path of `report.html`.
@@ -24,16 +25,16 @@ def write_report(record: Record, folder: str | Path) -> Path:
     Raises:
         EnvironmentProblem: the folder cannot be written.
     """
-    from distilvec.report.html import render_html
-    from distilvec.report.markdown import render_markdown
-    from distilvec.report.plots import FIGURES, draw, save_figures
+    from distilvec.report.plots import save_figures
+    from distilvec.report.render.markdown import render_markdown
+    from distilvec.report.render.page import draw_figures, render_html
 
     out = Path(folder)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out, prefix=".report-") as name:
-            made = Path(name)
-            drawn = draw(record)
+        with tempfile.TemporaryDirectory(dir=out, prefix=".report-") as place:
+            made = Path(place)
+            drawn = draw_figures(record)
             figures = save_figures(drawn, made / "figures")
             (made / "report.md").write_text(render_markdown(record, figures), encoding="utf-8")
             (made / "report.html").write_text(render_html(record, drawn), encoding="utf-8")
@@ -41,10 +42,8 @@ def write_report(record: Record, folder: str | Path) -> Path:
             (out / "figures").mkdir(exist_ok=True)
             for figure in figures:
                 os.replace(figure, out / "figures" / figure.name)
-            kept = {figure.name for figure in figures}
-            for old in out.glob("figures/*"):  # of an older report; other files there are somebody's own
-                if old.stem in FIGURES and old.suffix in {".svg", ".png"} and old.name not in kept:
-                    old.unlink()
+            for name in _figures(out / "report.md") - {figure.name for figure in figures}:
+                (out / "figures" / name).unlink(missing_ok=True)
             for file in (*FILES, "report.json"):
                 os.replace(made / file, out / file)
     except OSError as error:
@@ -54,3 +53,12 @@ def write_report(record: Record, folder: str | Path) -> Path:
             remedy="Make room or choose another folder.",
         ) from error
     return out / "report.html"
+
+
+def _figures(report: Path) -> set[str]:
+    """Names of the figures that an older report shows. Texts of a corpus cannot write such a line: they are escaped."""
+    try:
+        lines = report.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return set()
+    return set(re.findall(r"^!\[.*\]\(figures/(\w+\.svg)\)$", lines, re.MULTILINE))

@@ -1,48 +1,41 @@
-"""What a student keeps of itself when its vectors or its weights are made smaller: the table and its files."""
+"""What a student keeps if its vectors or its weights are made smaller: the table and its files."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 from pydantic import Field
 
 from distilvec.files import read_object, refuse_foreign, write_text
-from distilvec.report.grid import Cell, Grid
-from distilvec.report.record_parts import Part, ScoreEntry
+from distilvec.report.grid import Grid
+from distilvec.report.rows import ModelRow
+from distilvec.report.sections.base import Block, Data, Outcome, Table, table
 from distilvec.words import number, points, size
 
 FILES = ("compression.json", "compression.md")
 
 
-class CompressedRow(Part):
-    """One way to keep the vectors, or the model.
+class CompressedRow(ModelRow):
+    """One compressed form of the vectors, or of the model. Without a size or speed it has those of the first row.
 
     Attributes:
-        width: numbers per vector.
         bytes_per_million: of a million vectors, without an index' own overhead.
-        size_bytes: of the weights on disk; None = as in the first row, like the speed.
-        neighbours, similarity: likeness to the first row: overlap of the ten nearest texts, and Spearman of the cosines
-            of all pairs.
-        scores: task -> score.
+        neighbours, similarity: against the first row, the overlap of the ten nearest texts, and Spearman of the
+            cosines of all pairs.
     """
 
-    name: str
     width: int
     bytes_per_million: int
-    size_bytes: int | None = None
-    texts_per_second: float | None = None
-    latency_p50_ms: float | None = None
-    latency_p95_ms: float | None = None
     neighbours: float
     similarity: float
-    scores: dict[str, ScoreEntry] = Field(default_factory=dict)
 
 
-class Compression(Part):
+class Compression(Data):
     """The table. The first row is the model as it is: whole float32 vectors.
 
     Attributes:
-        texts: number of texts that likeness is measured on.
+        texts: number of texts that the forms are compared on.
         calibrated_on: number of other texts that the ranges of int8 vectors come from.
     """
 
@@ -51,27 +44,34 @@ class Compression(Part):
     calibrated_on: int
     notes: list[str] = Field(default_factory=list)
 
+    @classmethod
+    def measure(cls, outcome: Outcome) -> Self | None:
+        return outcome.compression if isinstance(outcome.compression, cls) else None
+
+    def blocks(self) -> list[Block]:
+        return [Table(self.grid(), brief=True)]
+
     def grid(self) -> Grid:
-        """Ready to be dressed for the terminal, for markdown or for the page."""
+        """One row per form."""
         tasks = list(self.rows[0].scores)
         timed = any(row.texts_per_second is not None for row in self.rows)
-        header = ["kept as", "width", "a million vectors", "neighbours", "order", *tasks, "model"]
         lines = []
         for row in self.rows:
             cells = [row.name, str(row.width), size(row.bytes_per_million), points(row.neighbours)]
             cells += [points(row.similarity), *(points(row.scores[task].value) for task in tasks)]
             cells.append("" if row.size_bytes is None else size(row.size_bytes))
-            if timed:
-                fast = row.texts_per_second is not None
-                cells.append(number(row.texts_per_second) if fast else "")
-                cells.append(f"{row.latency_p50_ms:.1f} / {row.latency_p95_ms:.1f}" if fast else "")
-            lines.append([Cell(cell) for cell in cells])
-        told = [
+            fast = row.texts_per_second is not None
+            cells += [number(row.texts_per_second) if fast else "", row.latency if fast else ""] if timed else []
+            lines.append(cells)
+        header = ["kept as", "width", "a million vectors", "neighbours", "order", *tasks, "model"]
+        return table(
+            [*header, *([f"{self.items}/s", "p50 / p95 ms"] if timed else [])],
+            lines,
             f"Neighbours and order (Spearman of all cosines) are times 100, against the first row, on {self.texts:,} "
-            f"texts. Int8 vectors are calibrated on {self.calibrated_on:,} others.",
-            "An empty cell is as in the first row.",
-        ]
-        return Grid([*header, *(["texts/s", "p50 / p95 ms"] if timed else [])], lines, [*told, *self.notes])
+            f"{self.items}. Int8 vectors are calibrated on {self.calibrated_on:,} others.",
+            "An empty cell has the value of the first row.",
+            *self.notes,
+        ).grid
 
     def write(self, folder: str | Path, name: str) -> Path:
         """`compression.md` and `compression.json`; each appears whole. Returns the page.
@@ -93,7 +93,7 @@ class Compression(Part):
 
 
 def check_place(folder: Path) -> None:
-    """Refuse to write where somebody else's files have the names of a compression's.
+    """Refuse to write if files that are not ours have the names of a compression's.
 
     Raises:
         DistilvecError: naming them.

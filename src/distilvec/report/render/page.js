@@ -3,9 +3,8 @@
 (function () {
   const root = document.documentElement;
   window.addEventListener("error", function (event) { root.dataset.error = event.message; });
-  const data = JSON.parse(document.getElementById("map-data").textContent);
   const place = document.getElementById("map");
-  if (place && data.texts) draw(place, data);
+  if (place) draw(place, JSON.parse(document.getElementById("map-data").textContent));
   root.dataset.report = "ready";
 
   function draw(place, data) {
@@ -18,7 +17,7 @@
       const title = document.createElement("span");
       title.textContent = name + "’s space";
       const svg = node("svg", { viewBox: "0 0 " + size + " " + size, tabindex: 0, role: "img" });
-      svg.setAttribute("aria-label", name + "’s space: " + points.length + " texts; arrow keys go through them");
+      svg.setAttribute("aria-label", name + "’s space: " + points.length + " " + data.items + "; arrow keys go through them");
       const dots = points.map(function (point, row) {
         const dot = node("circle", { cx: point[0], cy: point[1], r: 4.5, fill: data.colours[row] });
         svg.appendChild(dot);
