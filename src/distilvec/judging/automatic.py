@@ -57,7 +57,10 @@ def automatic_tasks(corpus: Corpus, task: str | None = None) -> list[JudgingTask
     tasks = [each for each in possible if each is not None]
     for each in tasks:
         each.items = ITEMS
-    logger.info("tasks made of the corpus: %s", ", ".join(f"{t.name} ({t.kind})" for t in tasks) or "none")
+    if tasks:
+        logger.info("tasks made of the corpus: %s", ", ".join(f"{task.name} ({task.kind})" for task in tasks))
+    else:
+        logger.info("the corpus has no labels or pairs to make tasks of: evaluating agreement with the teacher only")
     return tasks
 
 

@@ -17,7 +17,7 @@ from distilvec.judging.loading import unique
 from distilvec.judging.scores import SEARCHES, Score, can_be_kept, searches
 from distilvec.judging.tasks import JudgingTask, check_tasks
 from distilvec.showing import Shown
-from distilvec.words import points
+from distilvec.words import points, signed
 
 logger = logging.getLogger(__name__)
 #: From so many tasks on, lines say which of how many is finished.
@@ -242,8 +242,8 @@ def alarm(named: str, student: str, reference: str, gap: float, interval: tuple[
     if low > 0:  # not so where it is no number
         return []
     verdict = "worse than" if interval and high < 0 else "not shown to be better than"
-    shown = f"95 % interval {100 * low:+.2f} to {100 * high:+.2f}" if interval else "no interval"
-    return [f"On {named}, {student} is {verdict} {reference}: {100 * gap:+.2f} points, {shown}."]
+    shown = f"95 % interval {signed(low)} to {signed(high)}" if interval else "no interval"
+    return [f"On {named}, {student} is {verdict} {reference}: {signed(gap)} points, {shown}."]
 
 
 def _keyed(averages: Mapping[str, float]) -> dict[str, float]:

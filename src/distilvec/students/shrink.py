@@ -20,6 +20,7 @@ from distilvec.students.narrowing import narrow
 from distilvec.students.reshaping import Reshaping
 from distilvec.students.shape import Kept, Shape, reshapable
 from distilvec.students.vocabulary import PrunedVocabulary, plain_tokenizer, prune_tokenizer
+from distilvec.words import millions
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -179,7 +180,8 @@ def shrink(
         shape=shape,
         kept=worth,
     )
-    logger.info("shrunk from %d to %d parameters", report.parameters_before, report.parameters_after)
+    sizes = millions(report.parameters_before), millions(report.parameters_after)
+    logger.info("shrunk from %s to %s parameters; poolers are not counted", *sizes)
     return result, report
 
 
