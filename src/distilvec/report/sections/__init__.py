@@ -33,7 +33,7 @@ CHAPTERS: list[tuple[str, str, dict[str, str]]] = [
     ("training", "How training went", {"training": "Training", "experts": "Experts"}),
     ("mixtures", "Inside the mixtures of experts", {"mixtures": "Mixtures"}),
     ("cost", "What it cost", {"cost": "Cost"}),
-    ("data", "Training data", {"corpus": "CorpusFacts", "lengths": "Lengths"}),
+    ("data", "Training data", {"corpus": "CorpusFacts"}),
     ("models", "Teacher and student", {"lineage": "Lineage"}),
     ("again", "Running it again", {"rerun": "Rerun", "notes": "Notes"}),
 ]
