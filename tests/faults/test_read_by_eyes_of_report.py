@@ -20,7 +20,7 @@ from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.push import push
 from distilvec.judging import GenerationTask
 from distilvec.judging.writing import rouge_l
-from distilvec.report import model_card
+from distilvec.report.card import model_card
 from distilvec.report.front_matter import front_matter
 from distilvec.report.grid import Cell, Grid
 from distilvec.report.plots import style

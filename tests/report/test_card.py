@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 from tests.report.example import example, teacher
 
-from distilvec.report import ScoreEntry, model_card, write_card
+from distilvec.report import ScoreEntry
+from distilvec.report.card import model_card, write_card
 from distilvec.report.front_matter import front_matter
 
 

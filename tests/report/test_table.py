@@ -20,10 +20,10 @@ from distilvec.report import (
     Record,
     ScoreEntry,
     compare_table,
-    model_card,
     show_scores,
     show_table,
 )
+from distilvec.report.card import model_card
 from distilvec.report.grid import Cell, Grid
 from distilvec.report.render.markdown import blocks_markdown
 from distilvec.report.render.terminal import brief_markdown

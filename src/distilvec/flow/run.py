@@ -28,7 +28,8 @@ from distilvec.locking import alone_in
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.places import find_files
 from distilvec.recipe.same_student import differences
-from distilvec.report import Outcome, make_record, write_card, write_report
+from distilvec.report import Outcome, make_record, write_report
+from distilvec.report.card import write_card
 from distilvec.report.render.terminal import brief_markdown, brief_text
 from distilvec.showing import Shown
 from distilvec.students import check_place

@@ -1,6 +1,5 @@
-"""What a run leaves for people: the record, the table, the page and the model card."""
+"""What a run leaves for people: the record, the table, the page and (in `card`) the model card."""
 
-from distilvec.report.card import model_card, write_card
 from distilvec.report.compare import CompareTable, compare_table
 from distilvec.report.outcome import Outcome
 from distilvec.report.record import Record, make_record
@@ -17,9 +16,7 @@ __all__ = [
     "ScoreEntry",
     "compare_table",
     "make_record",
-    "model_card",
     "show_scores",
     "show_table",
-    "write_card",
     "write_report",
 ]

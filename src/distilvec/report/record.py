@@ -12,7 +12,6 @@ from pydantic import Field, SerializeAsAny, ValidationError, create_model, field
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import home
-from distilvec.methods.table import called
 from distilvec.report.blocks import Chapter
 from distilvec.report.data import Part
 from distilvec.report.outcome import Outcome
@@ -125,6 +124,7 @@ def make_record(outcome: Outcome) -> Record:
 
 
 def _title(outcome: Outcome) -> str:
+    from distilvec.methods.table import called
     from distilvec.students import describe_student
 
     chosen = outcome.recipe.method
