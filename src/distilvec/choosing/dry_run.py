@@ -340,10 +340,11 @@ def _probe_student(
     per_step = fitted.seconds / max(fitted.steps, 1) * larger * accumulated
     steps = recipe.training.steps(items)
     folded = prepared.section.space == "teacher"
+    heads = "of which the map into the teacher's space is kept" if folded else "trained and dropped"
     summary.add(
         "student",
-        f"{fitted.trained / 1e6:.2f} M parameters trained and kept; heads of {fitted.heads / 1e6:.2f} M "
-        + ("of which the map into the teacher's space is kept" if folded else "trained and dropped"),
+        f"{fitted.trained / 1e6:.2f} M parameters trained and kept; "
+        + (f"heads of {fitted.heads / 1e6:.2f} M {heads}" if fitted.heads else "no heads"),
     )
     summary.add(
         "training", f"{recipe.method.name}, {steps:,} steps at {1e3 * per_step:,.0f} ms: {duration(steps * per_step)}"
