@@ -161,7 +161,7 @@ def test_refusals(tmp_path: Path) -> None:
 def test_report_is_written_whole_and_replaces_an_older_one(tmp_path: Path) -> None:
     write_report(example(), tmp_path)
     names = {file.name for file in (tmp_path / "figures").glob("[!.]*")}
-    assert names == {"scores.svg", "training.svg", "map.svg", "layers.svg"}
+    assert names == {"scores.svg", "training.svg", "map.svg"}
     page = write_report(Record(title="second"), tmp_path)
     assert page == tmp_path / "report.html"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["figures", "report.html", "report.json", "report.md"]

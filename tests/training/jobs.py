@@ -311,12 +311,12 @@ def limit_student(size: int) -> None:
     """From when the student is written on, no file may grow beyond so many bytes."""
     import resource
 
-    from distilvec.flow import train
+    from distilvec.flow import fit
 
-    ship = train.ship
+    save = fit.save
 
     def limited(*args: Any, **kwargs: Any) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-        ship(*args, **kwargs)
+        save(*args, **kwargs)
 
-    train.ship = limited  # type: ignore[assignment]
+    fit.save = limited  # type: ignore[assignment]
