@@ -106,7 +106,7 @@ def placed(folder: str | Path) -> Iterator[Path]:
         raise system_problem(problem, "the student cannot be written", target) from problem
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    logger.info("student saved to %s", target)
+    logger.debug("student saved to %s", target)
 
 
 def check_place(target: Path) -> None:
