@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from distilvec.errors import DistilvecError
+from distilvec.files import readable
 from distilvec.marker import holds_student
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
@@ -99,6 +100,7 @@ def placed(folder: str | Path) -> Iterator[Path]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield partial
+        readable(partial)
         put_in_place(partial, target)
     except Exception as problem:
         if not of_the_system(problem):
