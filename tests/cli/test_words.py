@@ -78,6 +78,14 @@ def test_resuming_nothing_is_refused(recipe: Path, capsys: pytest.CaptureFixture
     assert not Path("out").exists()
 
 
+def test_restarted_jobs_may_always_resume(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/distributed.md: under torchrun the first start may have --resume, too."""
+    import distilvec.cli.main as module
+
+    monkeypatch.setenv("RANK", "1")
+    assert module._resumes(module._recipe(recipe, None, None), True)
+
+
 @pytest.mark.parametrize(("answer", "resumed"), [("y", False), ("n", None)])
 def test_a_person_is_asked(recipe: Path, monkeypatch: pytest.MonkeyPatch, answer: str, resumed: bool | None) -> None:
     import distilvec.cli.main as module

@@ -113,11 +113,13 @@ def run_command(
 def _resumes(recipe: Any, resume: bool) -> bool:
     """Whether to resume. If there is nothing to resume, a person at a terminal is asked whether to start.
 
+    Under torchrun it starts, because a scheduler restarts a job with the command of its first start.
+
     Raises:
         DistilvecError: there is nothing, and nobody to ask.
     """
     out = Path(recipe.output)
-    if not resume or (out / "recipe.yaml").is_file():
+    if not resume or (out / "recipe.yaml").is_file() or "RANK" in os.environ:
         return resume
     what = "this folder holds no run to resume"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
