@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from distilvec.export.page import _html
+from distilvec.report import Record
+from distilvec.report.grid import escape_markdown
 from distilvec.report.html import render_html
 from distilvec.report.markdown import render_markdown
 from distilvec.report.record_parts import HardText, ModelRow, ScoreEntry
 from distilvec.report.table import main_grid
-
-from distilvec.export.page import _html
-from distilvec.report import Record
-from distilvec.report.grid import escape_markdown
 
 ODD = "a\x1b[31mb\u202ec\u2066\x9bd"
 SHOWN = r"a\x1b[31mb\u202ec\u2066\x9bd"
