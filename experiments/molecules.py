@@ -54,7 +54,7 @@ from molecule_rows import (
 from molecule_tables import EXPERIMENT, write_page
 from opened import settled, trained
 
-from distilvec.flow.prepare import make_start, open_corpus
+from distilvec.flow.prepare import Teachers, make_start, open_corpus
 from distilvec.flow.teach import Taught, teach_one
 from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import disagreement
@@ -165,7 +165,7 @@ class Bench:
         shutil.rmtree(recipe.output, ignore_errors=True)
         corpus, result = open_corpus(recipe), {"row": name, "seed": seed}
         if row.method is None:
-            student = make_start(recipe, corpus).open()
+            student = make_start(recipe, corpus, Teachers()).open()
         else:
             taught = [self.taught(teacher) for teacher in row.teachers]
             student, fitted, _ = trained(settled(recipe, corpus, [each.teacher for each in taught]), taught)

@@ -21,7 +21,7 @@ def settled(recipe: Recipe, corpus: Corpus | None = None, teachers: Sequence[Tea
     """A recipe settled with this corpus and these opened teachers; None opens the recipe's own."""
     corpus = open_corpus(recipe) if corpus is None else corpus
     opened = open_teachers(recipe, corpus) if teachers is None else teachers_of(recipe, teachers)
-    return settle(recipe, corpus, opened, make_start(recipe, corpus), named_tasks(recipe))
+    return settle(recipe, corpus, opened, make_start(recipe, corpus, opened), named_tasks(recipe))
 
 
 def trained(

@@ -11,6 +11,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.corpus import Corpus
 from distilvec.flow import prepare as parts
+from distilvec.flow.defaults import with_defaults
 from distilvec.flow.fit import Trained, fit
 from distilvec.flow.fit import ship_student as ship
 from distilvec.flow.identity import comparison_identity
@@ -38,6 +39,11 @@ class Job:
         return parts.open_corpus(self.recipe)
 
     @cached_property
+    def filled(self) -> Recipe:
+        """The recipe without open settings."""
+        return with_defaults(self.recipe, self.corpus)
+
+    @cached_property
     def opened(self) -> Teachers:
         return parts.open_teachers(self.recipe, self.corpus)
 
@@ -51,7 +57,7 @@ class Job:
 
     @cached_property
     def start(self) -> Any:
-        return parts.make_start(self.recipe, self.corpus)
+        return parts.make_start(self.filled, self.corpus, self.opened)
 
     def student(self) -> SentenceTransformer:
         return self.start.open()
@@ -59,7 +65,7 @@ class Job:
     @cached_property
     def prepared(self) -> Prepared:
         tasks = parts.named_tasks(self.recipe)
-        return settle(self.recipe, self.corpus, self.opened, self.start, tasks)
+        return settle(self.filled, self.corpus, self.opened, self.start, tasks)
 
     @property
     def needs(self) -> Any:
@@ -87,7 +93,7 @@ class Job:
 
     @cached_property
     def method(self) -> Method:
-        return parts.fresh_method(self.recipe)
+        return parts.fresh_method(self.filled)
 
     @cached_property
     def lessons(self) -> Lessons:

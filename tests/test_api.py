@@ -144,7 +144,7 @@ def test_methods_are_compared_from_values_a_recipe_and_its_file(
 
     recipe = Recipe.load(out / "baselines" / "recipe.yaml")
     (tmp_path / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
-    monkeypatch.setattr("distilvec.flow.bench.train_student", None)  # everything is trained
+    monkeypatch.setattr("distilvec.flow.bench.fit", None)  # everything is trained
     file = tmp_path / "recipe.yaml"
     for again in (
         distilvec.compare(recipe, ["cosine", named], seeds=1),

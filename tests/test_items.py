@@ -370,7 +370,7 @@ def test_keys_that_a_teacher_of_images_has_no_use_for_are_refused(tmp_path, key,
 def test_combined_teachers_are_one_teacher(tmp_path, how, texts_file, tiny_student) -> None:
     recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", combine=how)
     finished = run(Recipe.build(recipe))
-    assert [teacher.name for teacher in finished.record.teachers] == ["letters+first"]
+    assert [teacher.card.name for teacher in finished.record["lineage"].teachers] == ["letters+first"]
     (folder,) = (tmp_path / "out" / "stores").glob(f"letters+first-{how}-*")
     assert SignalStore.open(folder).width == (18 if how == "concatenate" else 9)
     recipe["teachers"][0]["weight"] = 2
@@ -409,10 +409,12 @@ def test_what_another_process_combines_is_not_combined_again(tmp_path, texts_fil
 def test_combined_teachers_teach_by_any_method_on_sentence_vectors(method, tmp_path, texts_file, tiny_student) -> None:
     recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", combine="concatenate", method={"name": method})
     finished = run(Recipe.build(recipe))
-    terms = [key for entry in finished.record.log for key in entry if key.startswith("term/")]
+    terms = [key for entry in finished.record["training"].log for key in entry if key.startswith("term/")]
     assert terms and not [term for term in terms if ":" in term], "one teacher's terms name none"
     separate = recipe | {"combine": "separate", "output": str(tmp_path / "two"), "cache": str(tmp_path / "out")}
-    apart = {key for entry in run(Recipe.build(separate)).record.log for key in entry if key.startswith("term/")}
+    apart = {
+        key for entry in run(Recipe.build(separate)).record["training"].log for key in entry if key.startswith("term/")
+    }
     assert {name for _, _, name in (term.partition(":") for term in apart) if name} == {"letters", "first"}
 
 
@@ -422,7 +424,7 @@ def test_combined_teachers_go_with_a_method_that_could_look_inside_and_does_not(
     method = {"name": "distillmoe", "width": 16, "moe_weight": 1}
     recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", combine="concatenate", method=method)
     finished = run(Recipe.build(recipe))
-    assert [teacher.name for teacher in finished.record.teachers] == ["letters+first"]
+    assert [teacher.card.name for teacher in finished.record["lineage"].teachers] == ["letters+first"]
     twice = [{"name": name, "model": str(tiny_bert)} for name in ("one", "two")]
     method |= {"moe_weight": 0.8, "layers": 2}
     recipe |= {"teachers": twice, "method": method, "output": str(tmp_path / "other")}
@@ -472,7 +474,7 @@ def test_a_teacher_may_lack_items(tmp_path, texts_file, tiny_student) -> None:
     recipe = text_recipe(texts_file, tiny_student, tmp_path / "out", method={"name": "gaussian", "width": 16})
     recipe["teachers"][0] = {"name": "half", "vectors": str(tmp_path / "half.npy"), "texts": str(tmp_path / "half.txt")}
     finished = run(Recipe.build(recipe))
-    assert any("had no vector" in note for note in finished.record.notes)
+    assert any("have no vector" in note for note in finished.record["notes"].lines)
     assert {"nll:half", "nll:first"} <= set(finished.record["reproduced"].terms)
 
 

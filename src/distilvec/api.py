@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distilvec.errors import DistilvecError
 from distilvec.files import home, read_object, refuse_foreign, write_text
 from distilvec.judging.loading import read_tasks
+from distilvec.progress import at_work
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import GIVEN, corpus_section, recipe_of
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from distilvec.store import SignalStore
 
 
+@at_work
 def distill(
     teacher: Any,
     corpus: Any,
@@ -77,6 +79,7 @@ def distill(
     return run(settle_student(recipe, resume=resume), resume=resume)
 
 
+@at_work
 def run(recipe: Recipe | str | Path, *, resume: bool = False) -> Run:
     """Distil as a recipe says: `distilvec run`.
 
@@ -93,6 +96,7 @@ def run(recipe: Recipe | str | Path, *, resume: bool = False) -> Run:
     return start(settle_student(_opened(recipe), resume=resume), resume=resume)
 
 
+@at_work
 def compare(
     teacher: Any,
     student: Any = None,
@@ -160,6 +164,7 @@ def _opened(recipe: Recipe | str | Path, output: str | Path | None = None) -> Re
     return Recipe.load(recipe, output=output)
 
 
+@at_work
 def train(
     teacher: Any,
     corpus: Any,
@@ -199,6 +204,7 @@ def _sized(student: Any, parameters: float | str | None) -> Any:
     return {"shrink": {"parameters": parameters}}
 
 
+@at_work
 def teach(
     teacher: Any,
     corpus: Any,
@@ -230,6 +236,7 @@ def teach(
     return fill_stores(recipe, read, open_teachers(recipe, read), shard=shard)[0].store
 
 
+@at_work
 def mine(
     teacher: Any,
     corpus: Any,
@@ -271,6 +278,7 @@ def mine(
     return mine_recipe(recipe)
 
 
+@at_work
 def choose(
     teacher: Any,
     corpus: Any,
@@ -314,6 +322,7 @@ def kept_or_temporary(output: str | Path | None) -> Iterator[str]:
         yield place
 
 
+@at_work
 def evaluate(
     model: Any,
     tasks: Any,
@@ -383,6 +392,7 @@ def _keep_results(tasks: Sequence[Any], folder: Path, name: str, model: Any) -> 
         task.results = files
 
 
+@at_work
 def load(path: str | Path, *, trust_remote_code: bool = False) -> SentenceTransformer | OnnxEncoder:
     """Open a student: a sentence-transformers folder or hub id, or a folder that `distilvec export` wrote.
 

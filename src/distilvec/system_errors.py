@@ -35,6 +35,7 @@ REMEDIES = {
     errno.ENFILE: "Too many files are open on this machine: close other programs.",
 }
 #: As pyarrow, and libraries in Rust, write the number into their own errors.
+_LONGEST = 1000  # of a path in a message
 _WRITTEN = re.compile(r"\(os error (\d+)\)|\[errno (\d+)\]", re.IGNORECASE)
 
 
@@ -67,13 +68,13 @@ def system_problem(error: Exception, what: str, where: str | Path | None, after:
     number = number_of(error)
     said = os.strerror(number) if number else " ".join(str(error).split())[:300] or type(error).__name__
     remedy = REMEDIES.get(number or 0, "Choose another place, or make room.")
+    if number == errno.ENAMETOOLONG:
+        remedy = "Shorten it."
     name = getattr(error, "filename2", None) or getattr(error, "filename", None)
     file = Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
-    at = "" if file is None or where is None or _says_nothing(file, Path(where)) else f": {str(file)[:300]}"
-    where = where or file
-    return EnvironmentProblem(
-        f"{what} ({said}{at})", where=None if where is None else str(where)[:300], remedy=f"{remedy} {after}".rstrip()
-    )
+    at = "" if file is None or where is None or _says_nothing(file, Path(where)) else f": {str(file)[:_LONGEST]}"
+    place = str(where or file)[:_LONGEST] if where or file else None
+    return EnvironmentProblem(f"{what} ({said}{at})", where=place, remedy=f"{remedy} {after}".rstrip())
 
 
 def _says_nothing(file: Path, where: Path) -> bool:

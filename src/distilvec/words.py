@@ -1,4 +1,4 @@
-"""Numbers as people read and write them: 5.67 M, 22 MB, 7 min 30 s."""
+"""Numbers as people read and write them: 5.67 M, 22 MB, 7 min 30 s, 4.2 s/step."""
 
 from __future__ import annotations
 
@@ -70,6 +70,26 @@ def duration(seconds: float | None) -> str:
     if whole < 48 * 3600:
         return f"{whole // 3600} h {whole % 3600 // 60} min"
     return f"{whole // 86400:,} d {whole % 86400 // 3600} h"
+
+
+def rough_duration(seconds: float) -> str:
+    """Time left, in minutes from one minute on: "42 s", "14 min", "3 h 20 min"."""
+    if seconds < 59.5:
+        return f"{math.ceil(seconds)} s"
+    return f"{round(seconds / 60)} min" if seconds < 3570 else duration(60 * round(seconds / 60))
+
+
+def per(rate: float, unit: str) -> str:
+    """A rate as people say it, never 0: "1,200 texts/s", or "4.2 s/step" if less than one is done in a second.
+
+    Args:
+        rate: units per second, above 0.
+        unit: plural.
+    """
+    if rate < 1:
+        single = "query" if unit == "queries" else unit.removesuffix("s")
+        return f"{1 / rate:,.0f} s/{single}" if rate <= 0.1 else f"{1 / rate:.1f} s/{single}"
+    return f"{rate:,.0f} {unit}/s" if rate >= 9.95 else f"{rate:.1f} {unit}/s"
 
 
 def milliseconds(value: float) -> str:

@@ -23,6 +23,7 @@ def tiny_recipe(folder: Path, teacher: Path, texts: list[str], **sections: objec
             "corpus": {"path": str(corpus), "domain": "source", "holdout": 0.4},
             "teachers": [{"name": "tiny", "model": str(teacher)}],
             "student": {"shrink": {"of": "tiny", "layers": 2}},
+            "method": {"name": "talas"},
             "training": {"epochs": 3, "batch_size": 8},
             "output": str(folder / "out"),
             **sections,
@@ -183,7 +184,7 @@ def test_too_few_held_out_texts_are_told_before_anything_is_taught(
         message for message in caplog.messages if "Raise corpus.holdout" in message or message.startswith("teaching")
     ]
     assert told and told[0].startswith(shown.removeprefix("no tasks; "))
-    assert not record.agreement
+    assert record["agreement"] is None
     enough = tiny_recipe(tmp_path, tiny_bert, sentences, corpus={**corpus, "holdout": 0.4})
     assert dict(plan(enough).lines)["judging"] == "no tasks, agreement with the teacher"
 

@@ -197,7 +197,7 @@ def test_a_fine_tuning_that_blows_up(tmp_path: Path, tiny_bert: Path) -> None:
 def test_a_checkpoint_whose_state_cannot_be_read(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "checkpoint-4").mkdir()
     (tmp_path / "checkpoint-4/trainer_state.json").write_bytes(content)
-    with pytest.raises(DataError, match=r"/checkpoint-4: .*\(.+\)"):
+    with pytest.raises(DataError, match=r"/checkpoint-4/trainer_state\.json: .*\(.+\)"):
         newest_checkpoint(tmp_path)
 
 

@@ -244,7 +244,7 @@ def test_a_place_that_nobody_may_look_at_is_none_to_write_to(
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "exists", refuse)
-    with pytest.raises(EnvironmentProblem, match=r"/closed: .*Permission denied.*Choose another place"):
+    with pytest.raises(EnvironmentProblem, match=r"/closed: .*Permission denied.*choose another place"):
         look(tmp_path / "closed")
 
 

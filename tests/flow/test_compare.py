@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.jobs import Job
 
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, DivergedError
 from distilvec.flow import bench
 from distilvec.flow import compare as comparison
 from distilvec.flow.compare import compare
+from distilvec.flow.prepare import Prepared
 from distilvec.flow.variants import variants_of
 from distilvec.judging import NeighbourTask
 from distilvec.judging.automatic import automatic_tasks, halves
@@ -122,7 +122,7 @@ def test_the_table_as_csv_and_for_latex(compared: tuple[Recipe, comparison.Compa
 def test_how_many_comparisons_there_are_is_said(compared: tuple[Recipe, comparison.Comparison]) -> None:
     _, found = compared
     shown = sum("label" in gaps for gaps in found.compared.differences.values())
-    assert shown == 5 and "5 differences to cosine are told, each with a 95 % interval of its own" in found.table()
+    assert shown == 5 and "5 differences to cosine are given, each with its own 95 % interval" in found.table()
     one = replace(found.compared, differences={"tiny": found.compared.differences["tiny"]})
     assert "of its own" not in one.table()
 
@@ -132,13 +132,13 @@ def test_finished_runs_are_read_back_and_lost_ones_made_again(
 ) -> None:
     recipe, found = compared
     trained: list[str] = []
-    train_student = bench.train_student
+    fit = bench.fit
 
-    def watched(job: Job) -> Any:
-        trained.append(str(job.output))
-        return train_student(job)
+    def watched(prepared: Prepared, *given: Any, **more: Any) -> Any:
+        trained.append(str(prepared.output))
+        return fit(prepared, *given, **more)
 
-    monkeypatch.setattr(bench, "train_student", watched)
+    monkeypatch.setattr(bench, "fit", watched)
     again = compare(recipe, METHODS, seeds=2)
     assert trained == [] and again.compared.to_dict() == found.compared.to_dict()
     lost = Path(recipe.output) / "runs" / "cosine" / "seed-5" / "scores.json"
@@ -162,7 +162,7 @@ def test_what_does_not_decide_the_student_trains_nothing_again(
     """The folder was moved, nobody times anything, and batches are read by another process."""
     recipe, found = compared
     shutil.copytree(recipe.output, tmp_path / "moved")
-    monkeypatch.setattr(bench, "train_student", lambda job: pytest.fail(f"{job.output} is trained again"))
+    monkeypatch.setattr(bench, "fit", lambda one, *_, **__: pytest.fail(f"{one.output} is trained again"))
     changes = {
         "output": str(tmp_path / "moved"),
         "judging": recipe.judging.model_copy(update={"speed": False}),
@@ -195,7 +195,7 @@ def test_another_set_belongs_to_another_comparison(
 ) -> None:
     """Refused, where every method and seed was trained again and replaced without a word."""
     recipe, _ = compared
-    monkeypatch.setattr(bench, "train_student", lambda job: pytest.fail(f"{job.output} is trained again"))
+    monkeypatch.setattr(bench, "fit", lambda one, *_, **__: pytest.fail(f"{one.output} is trained again"))
     task = {"name": "more", "kind": "neighbours", "corpus": str(data), "depth": 3}
     more = recipe.model_copy(update={"judging": recipe.judging.model_copy(update={"tasks": [task]})})
     with pytest.raises(DistilvecError, match=r"/out: this comparison was begun with .* other tasks"):
@@ -236,14 +236,14 @@ def test_rates_are_not_chosen_on_the_items_that_are_judged(
     data: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    whole = Job.held_out
+    whole = bench.held_out
 
-    def watched(self: Job, limit: int = 1000, corpus: Corpus | None = None) -> Any:
-        texts, vectors = whole(self, limit, corpus)
-        asked.extend(texts if corpus is not None else [])  # the rest is measured while training, and chooses nothing
+    def watched(*given: Any) -> Any:
+        texts, vectors = whole(*given)
+        asked.extend(texts)  # what is measured while training is asked for elsewhere, and chooses nothing
         return texts, vectors
 
-    monkeypatch.setattr(Job, "held_out", watched)
+    monkeypatch.setattr(bench, "held_out", watched)
     found = compare(make_recipe(data, tiny_bert, tmp_path), ["cosine"], seeds=1, tune=True)
     assert "the half that no rate was chosen on" in found.table()
     corpus = Corpus.open(tmp_path / "cache" / "corpus")
@@ -338,28 +338,38 @@ def test_a_method_that_cannot_work_is_said_first(data: Path, tiny_bert: Path, tm
 
 
 def test_nothing_to_judge_on(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    recipe = make_recipe(data, tiny_bert, tmp_path, corpus={"path": str(data)})
-    with pytest.raises(DistilvecError, match=r"^judging\.tasks: .*neighbours needs no labels"):
-        compare(recipe, ["cosine"])
+    given = {"path": str(data), "holdout": 0.0}
+    with pytest.raises(DistilvecError, match=r"^judging\.tasks: .*corpus\.holdout"):
+        compare(make_recipe(data, tiny_bert, tmp_path, corpus=given), ["cosine"])
+
+
+def test_methods_are_judged_by_the_teachers_neighbours_without_labels(
+    data: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    recipe = make_recipe(data, tiny_bert, tmp_path, corpus={"path": str(data), "holdout": 0.3})
+    found = compare(recipe, ["cosine", "mse"], seeds=1).compared.entries
+    assert {"cosine", "mse", "untrained student"} <= set(found)
+    assert all("neighbours" in entries for entries in found.values())
+    assert found["cosine"]["neighbours"].value > 0
 
 
 def test_a_rate_at_which_training_fails_is_the_worst(
     data: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained = bench.train_student
+    trained = bench.fit
 
-    def diverging(job: Any, **more: Any) -> Any:
-        if job.recipe.optimizer.lr > 2e-3:
+    def diverging(prepared: Prepared, *given: Any, **more: Any) -> Any:
+        if (prepared.recipe.optimizer.lr or 0) > 2e-3:
             raise DivergedError("the loss is not finite", where="step 3")
-        return trained(job, **more)
+        return trained(prepared, *given, **more)
 
-    monkeypatch.setattr(bench, "train_student", diverging)
+    monkeypatch.setattr(bench, "fit", diverging)
     found = compare(make_recipe(data, tiny_bert, tmp_path), ["cosine"], seeds=1, tune=True)
     assert found.tried["cosine"][3e-3] is None and found.rates["cosine"] < 2e-3
-    monkeypatch.setattr(bench, "train_student", fail)
+    monkeypatch.setattr(bench, "fit", fail)
     with pytest.raises(DivergedError, match="the loss is not finite"):
         compare(make_recipe(data, tiny_bert, tmp_path / "other"), ["cosine"], seeds=1, tune=True)
 
 
-def fail(job: Any) -> None:
+def fail(*_: Any, **__: Any) -> None:
     raise DivergedError("the loss is not finite", where="step 1")

@@ -12,14 +12,14 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from tests.disk import full_beyond
-from tests.jobs import Job, ship_student, train_student
+from tests.jobs import Job, check_job, ship_student, train_student
 
 import distilvec
 from distilvec.choosing.choose import source_of
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.flow import job as job_module
+from distilvec.flow import prepare as parts
 from distilvec.flow import start
-from distilvec.flow.checks import _held_out_vectors, check_job
+from distilvec.flow.checks import _held_out_vectors
 from distilvec.flow.prepare import REQUIRED
 from distilvec.flow.run import run, train
 from distilvec.judging import MtebTask
@@ -259,7 +259,7 @@ def test_pairs_train_without_a_teacher_from_python(tmp_path: Path, tiny_bert: Pa
 
 @pytest.mark.parametrize(
     ("command", "lacking", "where"),
-    [("run", "student", "student"), ("run", "corpus", "corpus"), ("teach", "teachers", "teachers or scorers")],
+    [("run", "corpus", "corpus"), ("teach", "teachers", "teachers or scorers")],
 )
 def test_a_command_names_the_section_that_it_misses(
     command: str, lacking: str, where: str, tmp_path: Path, tiny_bert: Path, sentences: list[str]
@@ -346,7 +346,7 @@ def test_a_held_out_text_that_recurs_is_compared_once(tmp_path: Path, tiny_bert:
     assert len(every) > len(set(every)) and texts == list(dict.fromkeys(every))
     assert vectors is not None
     np.testing.assert_allclose(vectors, load_teacher(model=str(tiny_bert)).encode(texts), atol=1e-2)
-    assert _held_out_vectors(job) == len(texts)
+    assert _held_out_vectors(job.prepared) == len(texts)
 
 
 def test_texts_without_a_task_still_have_a_free_baseline(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
@@ -405,7 +405,7 @@ def test_the_report_says_where_training_texts_were_not_looked_for(
     from mteb.mocks.mock_tasks import MockSTSTask
 
     task = MtebTask(MockSTSTask())
-    monkeypatch.setattr(job_module, "load_tasks", lambda given: [task])
+    monkeypatch.setattr(parts, "load_tasks", lambda given: [task])
     record = run(recipe(tmp_path, tiny_bert, sentences, judging={"speed": False})).record
     assert any(task.name in note and "MTEB" in note for note in record["notes"].lines)
 

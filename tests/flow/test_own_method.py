@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.jobs import Job
 
 import distilvec
 from distilvec.errors import DistilvecError, Interrupted
 from distilvec.flow import bench
 from distilvec.flow.bench import slug
 from distilvec.flow.compare import compare
+from distilvec.flow.prepare import Prepared
 from distilvec.flow.run import train
 from distilvec.flow.variants import variants_of
 from distilvec.methods.base import Method, Needs, StudentInfo, TeacherInfo, Wanted, WantedOfStudent
@@ -105,13 +105,13 @@ def test_checkpoints_of_our_methods_are_as_they_always_were(tmp_path: Path, tiny
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Folders in which a comparison trains."""
     found: list[str] = []
-    train_student = bench.train_student
+    fit = bench.fit
 
-    def watched(job: Job) -> Any:
-        found.append(str(job.output))
-        return train_student(job)
+    def watched(prepared: Prepared, *given: Any, **more: Any) -> Any:
+        found.append(str(prepared.output))
+        return fit(prepared, *given, **more)
 
-    monkeypatch.setattr(bench, "train_student", watched)
+    monkeypatch.setattr(bench, "fit", watched)
     return found
 
 

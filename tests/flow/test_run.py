@@ -177,7 +177,7 @@ def test_a_run_that_was_moved_goes_on_by_its_own_recipe(
         with pytest.raises(DistilvecError, match="would replace the file"):
             output_folder(Recipe.load(own, changes, output="moved"), resume=resume)
     output_folder(Recipe.load(own), resume=True)
-    assert "out holds no run to go on with" in caplog.text
+    assert "out holds no run to resume" in caplog.text
 
 
 def test_what_decides_nothing_may_change_before_a_run_goes_on(

@@ -105,7 +105,8 @@ def planned(recipe: Recipe, sample: int) -> Planned:
     """
     require(recipe, "plan")
     corpus = open_corpus(recipe)
-    recipe = training_defaults(recipe, corpus)
+    # Candidates are of several kinds, so that an open method stays open.
+    recipe = training_defaults(recipe, corpus).model_copy(update={"method": recipe.method})
     if corpus.modality != "text":
         raise DistilvecError(
             f"candidates are made for texts, and the corpus holds {corpus.modality}s",
@@ -133,7 +134,7 @@ def planned_steps(recipe: Recipe, corpus: Corpus) -> int:
 def _items(recipe: Recipe, corpus: Corpus) -> int:
     """Items that are trained on; where the method trains on pairs, a pair is one."""
     rows = corpus.train_rows
-    if on_pairs(recipe.method.name, recipe.method.options) and corpus.groups is not None:
+    if not recipe.method.is_open and on_pairs(recipe.method.name, recipe.method.options) and corpus.groups is not None:
         rows, _ = rows_with_companions(corpus, rows, None)
     return len(rows)
 

@@ -123,7 +123,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         probe = Probe(apart, corpus, open_teachers(apart, corpus), recipe)
         prepared = None
         if not teaching_only:
-            prepared = settle(apart, corpus, probe.teachers, make_start(apart, corpus), named)
+            prepared = settle(apart, corpus, probe.teachers, make_start(apart, corpus, probe.teachers), named)
         _describe_corpus(corpus, summary)
         train = np.asarray(corpus.train_rows)
         chosen = evenly_spaced(len(train), PROBE_TEXTS)

@@ -40,8 +40,8 @@ def probe_method(recipe: Recipe, width: int, teacher: int) -> Method:
         width, teacher: of the vectors of student and teacher.
     """
     section = recipe.method
-    cls = resolve(section.name)
-    if "method" in recipe.model_fields_set and cls.needs_teacher and not cls.inside:
+    cls = None if section.is_open else resolve(section.name)
+    if cls is not None and cls.needs_teacher and not cls.inside:
         options = {name: value for name, value in section.options.items() if name not in HELD}
         return build_method(section.name, options, section.matryoshka)
     return build_method("cosine", {"map": width != teacher})

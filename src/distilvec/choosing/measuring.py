@@ -209,8 +209,7 @@ def refuse_misfits(student: SentenceTransformer, bench: Bench) -> None:
         DistilvecError: whatever the method says (too few layers, no tokens).
     """
     recipe = bench.recipe
-    runs = recipe.student is not None and recipe.student.auto is not None
-    if "method" not in recipe.model_fields_set and not runs:
+    if recipe.method.is_open:
         return
     method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
     info = StudentTap(student).info

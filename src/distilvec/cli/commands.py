@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from distilvec.cli.options import at_home, integers, say
+from distilvec.cli.options import Quiet, at_home, integers, say
 from distilvec.errors import DistilvecError
 
 
@@ -40,6 +40,7 @@ def evaluate(
         Path | None,
         typer.Option(callback=at_home, help="folder for MTEB's result files; finished tasks are taken from it"),
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Score any model with the evaluators that score teachers and students."""
     from distilvec.api import evaluate as start
@@ -60,6 +61,7 @@ def shrink(
     width: Annotated[int | None, typer.Option(help="numbers of the blocks' states")] = None,
     corpus: Annotated[Path | None, typer.Option(help="texts that the cuts are fitted to")] = None,
     text: Annotated[str, typer.Option(help="text column of the corpus")] = "text",
+    quiet: Quiet = False,
 ) -> None:
     """Cut a model's layers, vocabulary and widths; prints parameters before and after, and what each cut keeps."""
     sizes = {"embedding": embedding, "inner": inner, "heads": heads, "positions": positions, "width": width}
@@ -90,6 +92,7 @@ def export(
     library: Annotated[
         Path | None, typer.Option(callback=at_home, help="folder with transformers.js, where there is no npm")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """The whole pipeline as ONNX, float and int8, with agreement, size and speed; or a table for model2vec."""
     if model2vec:
@@ -139,6 +142,7 @@ def geometry(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", callback=at_home, help="also write numbers and pictures here")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """How an embedder's vectors fill their space; in mixtures of experts, how the active experts lie."""
     from distilvec.cli.measures import look_at_geometry
@@ -158,6 +162,7 @@ def compress(
     text: Annotated[str, typer.Option(help="text column")] = "text",
     width: Annotated[list[int] | None, typer.Option(help="cut vectors to so many numbers; default halves")] = None,
     limit: Annotated[int, typer.Option(help="compare on so many texts, and calibrate on as many", min=20)] = 1000,
+    quiet: Quiet = False,
 ) -> None:
     """Shorter, int8 and binary vectors, float16 weights, ONNX: score, bytes and speed in one table."""
     from distilvec.cli.measures import compress_model
@@ -171,6 +176,7 @@ def drift(
     model: Annotated[str, typer.Option(help="whose eyes they are seen with: folder or hub id")],
     text: Annotated[str, typer.Option(help="text column")] = "text",
     limit: Annotated[int, typer.Option(help="compare so many texts of each", min=20)] = 5000,
+    quiet: Quiet = False,
 ) -> None:
     """Whether two corpora are the same kind of text to a model, and which texts are new."""
     from distilvec.cli.measures import look_at_drift
@@ -224,6 +230,7 @@ def finetune(
     batch_size: Annotated[int, typer.Option(help="texts or pairs per step", min=1)] = 16,
     lr: Annotated[float | None, typer.Option(help="learning rate; default 2e-5, with --lora 1e-4")] = None,
     seed: Annotated[int, typer.Option(help="of order, head and dropout", min=0)] = 0,
+    quiet: Quiet = False,
 ) -> None:
     """Fine-tune a model on labelled texts; run again, it goes on where it was."""
     if lora_rank is not None and not lora:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from distilvec.cli.options import at_home, say
+from distilvec.cli.options import Quiet, at_home, say
 
 
 def check_index(
@@ -21,6 +21,7 @@ def check_index(
     ] = None,
     rows: Annotated[int, typer.Option(help="encode so many again, evenly spread; 0 is all")] = 500,
     seed: Annotated[int, typer.Option(help="of the choice of rows", min=0)] = 0,
+    quiet: Quiet = False,
 ) -> None:
     """Whether an index and a model belong together, and if not, what is wrong and with which rows.
 
@@ -49,6 +50,7 @@ def adapt(
     query_vectors: Annotated[str | None, typer.Option(help="the old model's vectors of the queries")] = None,
     limit: Annotated[int, typer.Option(help="fit to at most so many rows", min=100)] = 50_000,
     seed: Annotated[int, typer.Option(help="of how rows are parted", min=0)] = 0,
+    quiet: Quiet = False,
 ) -> None:
     """A new model that writes and reads an old index's space, from its vectors and texts alone."""
     from distilvec.indexes import adapt as start

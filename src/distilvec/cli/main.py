@@ -15,9 +15,10 @@ from typing import Annotated, Any
 import typer
 
 from distilvec.cli import commands, index_commands, mining_commands, planning
-from distilvec.cli.options import Changes, Engine, Output, at_home, say
+from distilvec.cli.options import Changes, Engine, Output, Quiet, at_home, say, silence
 from distilvec.errors import GO_ON, DistilvecError, printable
 from distilvec.interruption import terminable
+from distilvec.progress import LogLines, one_screen
 from distilvec.system_errors import REMEDIES, is_full, number_of, system_problem
 
 app = typer.Typer(
@@ -42,6 +43,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def settings(
     debug: Annotated[bool, typer.Option("--debug", help="show tracebacks and debug messages")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show results and warnings only")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
     ] = False,
@@ -52,6 +54,7 @@ def settings(
         # Before transformers is imported: its bars for loading and writing weights would hide our own lines.
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     _log_to_terminal(debug)
+    silence(quiet)
 
 
 class _Printable(logging.Formatter):
@@ -63,7 +66,7 @@ class _Printable(logging.Formatter):
 
 def _log_to_terminal(debug: bool) -> None:
     """What distilvec does, in plain lines, and everybody's warnings; with `debug` everything, with its origin."""
-    handler = logging.StreamHandler()
+    handler = LogLines()
 
     # On the handler: a library that sets a level of its own (bm25s) passes the root's.
     def wanted(record: logging.LogRecord) -> bool:
@@ -88,6 +91,7 @@ def run_command(
     output: Output = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on where an interrupted run stopped")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print stages, sizes, time and disk; do nothing")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Distil as a recipe says: teach, train, judge, report."""
     loaded = _recipe(recipe, changes, output)
@@ -129,6 +133,7 @@ def demo(
     ] = False,
     texts: Annotated[int, typer.Option(help="training texts", min=200)] = 4000,
     resume: Annotated[bool, typer.Option("--resume", help="go on where an interrupted demo stopped")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Offline, with a real teacher, in a few minutes: a small student and its report."""
     from distilvec.flow.demo import demo_recipe
@@ -160,6 +165,7 @@ def teach(
     ] = None,
     address: Annotated[str | None, typer.Option(help="of a Ray cluster; default one on this machine")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say bytes per text and in all; do nothing")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Fill the stores of a recipe's teachers and scorers, and nothing else."""
     share = _shard(shard)
@@ -201,6 +207,7 @@ def train(
     changes: Changes = None,
     output: Output = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the newest checkpoint")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Teach what is missing, train and save the student; no judging."""
     from distilvec.choosing import settle_student
@@ -222,6 +229,7 @@ def compare(
     reference: Annotated[str | None, typer.Option(help="the method to compare with; default the first")] = None,
     changes: Changes = None,
     output: Output = None,
+    quiet: Quiet = False,
 ) -> None:
     """Several methods with the same data, steps and seeds; one table with deviations and intervals.
 
@@ -265,7 +273,7 @@ def main(arguments: list[str] | None = None) -> None:
     """
     with terminable() as received:
         _guard(
-            lambda: app(args=arguments, standalone_mode=False),
+            lambda: one_screen()(app)(args=arguments, standalone_mode=False),
             arguments if arguments is not None else sys.argv[1:],
             received,
         )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from distilvec.cli.options import Changes, Output, say
+from distilvec.cli.options import Changes, Output, Quiet, say
 
 
 def mine(
@@ -17,6 +17,7 @@ def mine(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="say how much would be encoded and compared; do nothing")
     ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Hard negatives for a corpus of pairs, from the first teacher's vectors; run again, it goes on where it was."""
     from distilvec.recipe import Recipe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +24,13 @@ def at_home(path: Path | None) -> Path | None:
     return None if path is None else Path(home(str(path)))
 
 
+def silence(asked: bool) -> None:
+    """Show neither progress nor what is being done; warnings and results stay."""
+    if asked:
+        logging.getLogger("distilvec").setLevel(logging.WARNING)
+
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", callback=silence, help="show results and warnings only")]
 Changes = Annotated[
     list[str] | None, typer.Option("--set", help="change a value: training.epochs=2", metavar="KEY=VALUE")
 ]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from distilvec.cli.options import Changes, Output, integers, say
+from distilvec.cli.options import Changes, Output, Quiet, integers, say
 from distilvec.errors import DistilvecError
 
 
@@ -39,6 +39,7 @@ def plan(
     rows: Annotated[float | None, typer.Option(help="instead: time, disk and cost for so many texts, e.g. 1e9")] = None,
     devices: Annotated[str | None, typer.Option(help="with --rows: 8xH100, or 4 like this machine")] = None,
     price_per_hour: Annotated[float | None, typer.Option(help="with --rows: of one device")] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Candidate students before any training: size, speed here, and what they are predicted to keep."""
     search = {"--keep": keep, "--layers": layers, "--vocabulary": vocabulary, "--task": tasks or None}

@@ -16,6 +16,7 @@ from distilvec.export.library import fetch_library
 from distilvec.export.outcome import ExportReport
 from distilvec.export.page import PAGE, write_page
 from distilvec.modules.opening import locate
+from distilvec.progress import at_work
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -25,6 +26,7 @@ ENCODER = "encoder.js"
 NAMES = ("onnx", "config.json", "package.json", "README.md", ENCODER, PAGE)
 
 
+@at_work
 def export_web(
     model_folder: str | Path,
     out_folder: str | Path,

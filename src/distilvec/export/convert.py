@@ -24,6 +24,7 @@ from distilvec.modules.kernel_head import has_kernels
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
 from distilvec.modules.task_head import has_head
+from distilvec.progress import at_work
 from distilvec.sealing import SEAL, refuse_unlisted, remove, seal, sealed
 from distilvec.system_errors import system_problem
 
@@ -50,6 +51,7 @@ _SENTENCES = (
 )
 
 
+@at_work
 def export_onnx(
     model_folder: str | Path, out_folder: str | Path, *, quantize: bool = True, texts: Sequence[str] | None = None
 ) -> ExportReport:

@@ -22,6 +22,7 @@ from distilvec.export.graph import is_static
 from distilvec.modules.model2vec import ROWS, WEIGHTS, unknown_piece
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
+from distilvec.progress import at_work
 from distilvec.sealing import SEAL, refuse_unlisted, remove, seal
 from distilvec.system_errors import system_problem
 
@@ -65,6 +66,7 @@ class Model2VecReport:
         )
 
 
+@at_work
 def export_model2vec(
     model_folder: str | Path, out_folder: str | Path, *, texts: Sequence[str] | None = None
 ) -> Model2VecReport:

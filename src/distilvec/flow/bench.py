@@ -109,7 +109,7 @@ class Bench:
     def check(self) -> None:
         """Refuse what cannot be done before any method is trained."""
         for name, variant in self.variants.items():
-            start = make_start(variant, self.corpus)
+            start = make_start(variant, self.corpus, self.teachers)
             self.prepared[name] = settle(variant, self.corpus, self.teachers, start, self.tasks)
 
     def teach(self) -> None:
@@ -145,7 +145,7 @@ class Bench:
     def one(self, name: str, recipe: Recipe, place: Path) -> Prepared:
         """What one training learns, in a folder of its own, with a student of its own seed."""
         recipe = recipe.model_copy(update={"output": str(place)})
-        return replace(self.prepared[name], recipe=recipe, start=later_start(recipe, self.corpus))
+        return replace(self.prepared[name], recipe=recipe, start=later_start(recipe, self.corpus, self.teachers))
 
     def holds_for(self, one: Prepared) -> list[str]:
         """What results of a training hold for: its recipe, all that is shared, and the code of a method not ours."""
@@ -183,7 +183,7 @@ class Bench:
         if known := self.known(file, one):
             return {task: Score.from_dict(score) for task, score in known["scores"].items()}
         try:
-            output_folder(one.recipe, resume=True)
+            output_folder(one.recipe, resume=(one.output / "recipe.yaml").is_file())
         except EnvironmentProblem:  # the folder cannot be written
             raise
         except DistilvecError as error:
@@ -281,7 +281,7 @@ class Bench:
             one = self.one(name, candidate, self.folder / "tuning" / slug(name) / f"lr-{rate:g}")
             known = self.known(one.output / "agreement.json", one)
             if not known:
-                output_folder(one.recipe, resume=True)
+                output_folder(one.recipe, resume=(one.output / "recipe.yaml").is_file())
                 try:
                     trained = fit(one, lessons, resume=_resumes(one))
                     known = {"identity": self.holds_for(one), "value": quality(trained.student)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from distilvec.recipe.places import at_revision
 from distilvec.students.sizes import cut_of
 from distilvec.words import millions
 
+logger = logging.getLogger(__name__)
 #: Texts up to which token states are kept in the store: some 25 kB a text.
 MOST_TOKEN_STATES = 50_000
 
@@ -59,6 +61,8 @@ def with_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
     filled = Recipe.build(data)
     made = recipe.model_copy(update={name: getattr(filled, name) for name in Recipe.model_fields})
     made._chosen = (*recipe.chosen, *chosen)
+    for line in chosen:
+        logger.info("chosen %s", line)
     return made
 
 

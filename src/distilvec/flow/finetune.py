@@ -25,6 +25,7 @@ from distilvec.judging import TRAINED
 from distilvec.locking import alone_in
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.task_head import Encoding
+from distilvec.progress import at_work
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.from_python import recipe_of
 from distilvec.recipe.student_sections import LoraSection as Lora
@@ -51,6 +52,7 @@ KEPT = ("report.md", "report.html", "report.json", "figures", "recipe.yaml", "ru
 __all__ = ["Lora", "finetune", "finetune_scores"]
 
 
+@at_work
 def finetune(
     model: str | Path,
     data: Any,

@@ -17,11 +17,12 @@ from distilvec.flow.score import QueryDocuments, ScoredCorpus, open_scorer, scor
 from distilvec.flow.teach import Taught, teach_one
 from distilvec.judging import settle_tasks
 from distilvec.judging.tasks import JudgingTask
+from distilvec.progress import Ticker
 from distilvec.recipe import Recipe, ScorerSection, TeacherSection
 from distilvec.store import SignalStore
 from distilvec.store.remote import mirrored
 from distilvec.teachers.signals import NOTHING, Wanted
-from distilvec.training import SignalSource, Ticker
+from distilvec.training import SignalSource
 
 if TYPE_CHECKING:
     from distilvec.flow.prepare import Prepared, Teachers

@@ -30,11 +30,11 @@ from distilvec.mining.nearest import DOCUMENTS, nearest
 from distilvec.mining.outcome import PAGE, PAIRS, SUMMARY, Mined
 from distilvec.mining.sides import Pairs, Side
 from distilvec.mining.writing import PairsWriter, Texts
+from distilvec.progress import Ticker
 from distilvec.recipe import Recipe, given
 from distilvec.store import SignalStore
 from distilvec.teachers import Teacher
 from distilvec.teachers.cards import fingerprint
-from distilvec.training import Ticker
 
 logger = logging.getLogger(__name__)
 #: Queries of a block; fewer where many neighbours of each are wanted. Neighbours that are held at once.

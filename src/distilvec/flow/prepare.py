@@ -25,6 +25,7 @@ from distilvec.judging.tasks import JudgingTask
 from distilvec.locking import locked
 from distilvec.marker import claim
 from distilvec.methods.base import Method, Needs
+from distilvec.methods.contract import check_needs
 from distilvec.methods.table import build_method, resolve
 from distilvec.recipe import Recipe, StudentSection, given
 from distilvec.students.output import StudentInfo
@@ -175,17 +176,31 @@ def _check_joint(recipe: Recipe) -> None:
 # the untrained student
 
 
-def make_start(recipe: Recipe, corpus: Corpus) -> Start:
-    """Make the untrained student in the output folder, or find it there."""
+def make_start(recipe: Recipe, corpus: Corpus, teachers: Teachers) -> Start:
+    """Make the untrained student in the output folder, or find it there.
+
+    Raises:
+        DistilvecError: it cannot be made, or it is a table of word vectors and the method is on layers.
+    """
     section = given(recipe.student, "student")
+    _refuse_table(recipe, teachers)
     claim(recipe.output)  # teaching may come first, and a run takes no folder with files of unknown origin
     seed = recipe.training.seed
     return student_start(section, recipe.teachers, corpus, seed, Path(recipe.output), separator_of(recipe))
 
 
-def later_start(recipe: Recipe, corpus: Corpus) -> Start:
+def later_start(recipe: Recipe, corpus: Corpus, teachers: Teachers) -> Start:
     """The same, made when it is first opened: of many trainings most are finished already."""
-    return Start(lambda: make_start(recipe, corpus).open())
+    return Start(lambda: make_start(recipe, corpus, teachers).open())
+
+
+def _refuse_table(recipe: Recipe, teachers: Teachers) -> None:
+    """Refuse a method on layers for a table of word vectors before the table is made, which takes a while."""
+    if given(recipe.student, "student").static is None or not teachers.infos or recipe.task is not None:
+        return
+    width = teachers.infos[0].width
+    table, method = StudentInfo("a static student", width, layers=None, hidden=width), fresh_method(recipe)
+    check_needs(method, method.needs(table, teachers.met), table)
 
 
 # all of it

@@ -25,6 +25,7 @@ from distilvec.flow.writing import open_shipped, writes
 from distilvec.judging import Verdict
 from distilvec.judging.tasks import JudgingTask
 from distilvec.locking import alone_in
+from distilvec.progress import stages
 from distilvec.recipe import Recipe, given
 from distilvec.report import Outcome, make_record, write_report
 from distilvec.report.card import write_card
@@ -76,19 +77,24 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     _refuse_processes()
     require(recipe, "run")
     recipe, tasks = pin(recipe), named_tasks(recipe)
-    with alone_in(marker.claim(recipe.output)):
+    with alone_in(marker.claim(recipe.output)), stages(5) as stage:
+        stage("preparing")
         corpus = open_corpus(recipe)
         recipe = with_defaults(recipe, corpus)
         place = look_at_output(recipe, resume)
         teachers = open_teachers(recipe, corpus)
-        start = make_start(recipe, corpus)
+        start = make_start(recipe, corpus, teachers)
         prepared = settle(recipe, corpus, teachers, start, tasks)
         begin(place, prepared, resume)
         warn_of_few(prepared)
+        stage("teaching")
         lessons = teach(prepared)
+        stage("training")
         trained = fit(prepared, lessons, resume=resume)
         shipped = ship(prepared, lessons, trained)
+        stage("judging")
         verdict = judge(prepared, lessons, trained, shipped)
+        stage("report")
         return report(prepared, lessons, trained, shipped, verdict)
 
 
@@ -98,15 +104,18 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
     require(recipe, "train")
     recipe, tasks = pin(recipe), named_tasks(recipe)
     # Of a distributed run the first process holds the folder for all.
-    with nullcontext() if launched()[0] else alone_in(marker.claim(recipe.output)):
+    with nullcontext() if launched()[0] else alone_in(marker.claim(recipe.output)), stages(3) as stage:
+        stage("preparing")
         corpus = open_corpus(recipe)
         recipe = with_defaults(recipe, corpus)
         place = look_at_output(recipe, resume)
         teachers = open_teachers(recipe, corpus)
-        start = make_start(recipe, corpus)
+        start = make_start(recipe, corpus, teachers)
         prepared = settle(recipe, corpus, teachers, start, tasks)
         begin(place, prepared, resume)
+        stage("teaching")
         lessons = teach(prepared)
+        stage("training")
         trained = fit(prepared, lessons, resume=resume)
         if not launched()[0]:
             shipped = ship(prepared, lessons, trained)

@@ -15,13 +15,13 @@ from distilvec.corpus.keys import join_pair
 from distilvec.corpus.lazy import LazyTexts
 from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.interruption import StopSignals
+from distilvec.progress import Ticker
 from distilvec.recipe import ScorerSection
 from distilvec.scorers.base import Scorer, pair_keys
 from distilvec.scorers.load import load_scorer
 from distilvec.scorers.score_file import TableScorer
 from distilvec.store import FillReport, SignalStore, fill
 from distilvec.store.turns import alone
-from distilvec.training import Ticker
 
 logger = logging.getLogger(__name__)
 #: Scores are differences of large numbers as often as not, and there is one for a pair.

@@ -54,7 +54,8 @@ def prepare(recipe: Recipe) -> Prepared:
     tasks = named_tasks(recipe)
     corpus = open_corpus(recipe)
     recipe = with_defaults(recipe, corpus)
-    return settle(recipe, corpus, open_teachers(recipe, corpus), make_start(recipe, corpus), tasks)
+    teachers = open_teachers(recipe, corpus)
+    return settle(recipe, corpus, teachers, make_start(recipe, corpus, teachers), tasks)
 
 
 def settle(recipe: Recipe, corpus: Corpus, teachers: Teachers, start: Start, named: Sequence[JudgingTask]) -> Prepared:
@@ -69,7 +70,6 @@ def settle(recipe: Recipe, corpus: Corpus, teachers: Teachers, start: Start, nam
     """
     if combines(recipe) and fresh_method(recipe).inside:
         _refuse_combined(recipe, corpus, teachers, start)
-    _refuse_table(recipe, teachers)
     student = start.open()
     info = _look_at(student, given(recipe.student, "student"), corpus)
     method, task = fresh_method(recipe), fresh_task(recipe, corpus, info)
@@ -117,15 +117,6 @@ def _check_student(
     check_caching(method, needs, cached, None if cached is None else student)
 
 
-def _refuse_table(recipe: Recipe, teachers: Teachers) -> None:
-    """Refuse a method on layers for a table of word vectors before the table is made, which takes a while."""
-    if given(recipe.student, "student").static is None or not teachers.infos or recipe.task is not None:
-        return
-    width = teachers.infos[0].width
-    table, method = StudentInfo("a static student", width, layers=None, hidden=width), fresh_method(recipe)
-    check_needs(method, method.needs(table, teachers.met), table)
-
-
 def _refuse_combined(recipe: Recipe, corpus: Corpus, teachers: Teachers, start: Start) -> None:
     """Refuse a method that looks inside the teachers where they are combined."""
     method = fresh_method(recipe)
@@ -151,7 +142,7 @@ def wants_of(recipe: Recipe, corpus: Corpus, teachers: Teachers) -> tuple[Wanted
     recipe = with_defaults(recipe, corpus)
     if not fresh_method(recipe).inside:
         return tuple(NOTHING for _ in teachers.each)
-    return settle(recipe, corpus, teachers, make_start(recipe, corpus), named_tasks(recipe)).wanted
+    return settle(recipe, corpus, teachers, make_start(recipe, corpus, teachers), named_tasks(recipe)).wanted
 
 
 def _wanted(recipe: Recipe, method: Method, needs: Needs, teachers: Teachers, task: Task | None) -> tuple[Wanted, ...]:

@@ -21,6 +21,7 @@ from distilvec.corpus.molecules import Components
 from distilvec.errors import DataError, Interrupted
 from distilvec.evenly import evenly_spaced, sampled_rows
 from distilvec.interruption import StopSignals
+from distilvec.progress import Ticker
 from distilvec.recipe import TeacherSection
 from distilvec.store import FillReport, SignalStore, fill
 from distilvec.store.axes import axes_of
@@ -171,8 +172,6 @@ def teach_one(
     Raises:
         Interrupted: Ctrl-C or SIGTERM; the batch is finished and all that was encoded is kept.
     """
-    from distilvec.training import Ticker
-
     teacher = open_teacher(section, modality=corpus.modality) if teacher is None else teacher
     seen, store = open_store(section, corpus, stores, teacher)
     ticker = Ticker(f"teaching with {section.name}", f"{corpus.modality}s")

@@ -27,6 +27,7 @@ from distilvec.indexes.rows import BROKEN, EMPTY, Rows, overlap, top, unusable
 from distilvec.judging import CachedEncoder
 from distilvec.judging.agreement import agreement
 from distilvec.modules.pipeline import item_kinds
+from distilvec.progress import at_work
 from distilvec.report.grid import Cell, Grid
 from distilvec.students import load_student, refuse_model, ship
 from distilvec.students.ship import named
@@ -134,6 +135,7 @@ class Adaptation:
         return {**asdict(self), "model": self.model.name}
 
 
+@at_work
 def adapt(
     model: str | Path,
     vectors: str | Path | npt.NDArray[np.floating],

@@ -22,6 +22,7 @@ from distilvec.indexes.causes import Cause, Causes, IndexSample, same_texts
 from distilvec.indexes.findings import FALSE_ALARMS, REMEDIES, Finding, IndexCheck
 from distilvec.indexes.rows import BROKEN, EMPTY, Marks, Rows, cosines, in_words, located, ranges, spread, unusable
 from distilvec.indexes.variants import IndexVariant, Reader
+from distilvec.progress import at_work
 from distilvec.teachers.vector_files import read_vectors
 
 #: Rows that the threshold is calibrated on, and the least that a check can do with.
@@ -37,6 +38,7 @@ ENOUGH = 48
 _MORE = 4
 
 
+@at_work
 def check_index(
     model: str | Path,
     vectors: str | Path | npt.NDArray[np.floating],

@@ -16,6 +16,7 @@ from distilvec.judging.encoder import CachedEncoder
 from distilvec.judging.loading import unique
 from distilvec.judging.scores import SEARCHES, Score, can_be_kept, searches
 from distilvec.judging.tasks import JudgingTask, check_tasks
+from distilvec.progress import Ticker
 from distilvec.showing import Shown
 from distilvec.words import points, signed
 
@@ -213,11 +214,13 @@ def judge(
 
     for name in models:
         check_tasks(tasks, opened(name))
+    ticker, done = Ticker("judging", "scores", kept=False), 0
     for name in models:
         encoder = opened(name)  # its vectors go when it goes
         result.scores[name] = {}
         for number, task in enumerate(tasks, start=1):
-            begun = time.perf_counter()
+            ticker(done, len(models) * len(tasks), f"{task.name} of {name}")
+            begun, done = time.perf_counter(), done + 1
             score = task.score(encoder)
             result.scores[name][task.name] = score
             taken = time.perf_counter() - begun
@@ -226,6 +229,7 @@ def judge(
             if progress is not None:
                 progress(name, score)
         result.seconds[name], result.texts[name] = encoder.seconds, encoder.encoded
+    ticker(done, done)
     return result
 
 

@@ -339,29 +339,30 @@ def _fetch(model: str, patterns: list[str]) -> Path:
         RevisionNotFoundError,
     )
 
+    # The hub's own errors are chains of three, and say no more.
     name, _, revision = model.partition("@")
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=patterns))
-    except GatedRepoError as problem:
+    except GatedRepoError:
         raise EnvironmentProblem(
             "the hub gives this model only to people who accepted its terms",
             where=model,
             remedy="Accept them on the model's page and log in with `hf auth login`.",
-        ) from problem
-    except (RepositoryNotFoundError, HFValidationError) as problem:
+        ) from None
+    except (RepositoryNotFoundError, HFValidationError):
         raise DistilvecError(
             "neither a folder here nor a model on the hub",
             where=model,
             remedy="Check the spelling; for a private model, log in with `hf auth login`.",
-        ) from problem
-    except RevisionNotFoundError as problem:
-        raise DistilvecError(f'the model has no revision "{revision}"', where=model) from problem
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as problem:
+        ) from None
+    except RevisionNotFoundError:
+        raise DistilvecError(f'the model has no revision "{revision}"', where=model) from None
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError):
         raise EnvironmentProblem(
             "there is no folder of this name, the hub's cache does not hold the model, and the hub cannot be reached",
             where=model,
             remedy="Check the spelling, the network and HF_HUB_OFFLINE, or give the path of a folder.",
-        ) from problem
+        ) from None
 
 
 def explain_opening(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import class_names, find_blocks, find_transformer, parameters
 from distilvec.modules.pipeline import limit_length
+from distilvec.progress import at_work
 from distilvec.students.fit_texts import Seen
 from distilvec.students.load import can_omit_pooler, drop_pooler, load_student
 from distilvec.students.narrowing import narrow
@@ -91,6 +92,7 @@ def _listed(values: Iterable[Any]) -> str:
     return ", ".join(map(str, values))
 
 
+@at_work
 def shrink(
     model: SentenceTransformer | str | Path,
     *,

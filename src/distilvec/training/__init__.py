@@ -3,7 +3,6 @@
 from distilvec.training.checkpoint import newest_checkpoint
 from distilvec.training.data import Collator, SignalSource
 from distilvec.training.fit import Fitted, fit
-from distilvec.training.log import Ticker
 from distilvec.training.precision import bfloat16_pays
 from distilvec.training.sample import free_maps
 from distilvec.training.samplers import BucketedBatches
@@ -19,7 +18,6 @@ __all__ = [
     "LiveSource",
     "SignalSource",
     "StoreSource",
-    "Ticker",
     "TokenizedCorpus",
     "bfloat16_pays",
     "fit",

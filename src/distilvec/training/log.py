@@ -1,11 +1,9 @@
-"""What a training says of itself: the sums between two lines of the log, the log on disk, trackers, and progress."""
+"""What a training says of itself: the sums between two lines of the log, the log on disk, and trackers."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,35 +144,3 @@ def _step(line: str) -> float:
         return float("inf") if "train_runtime" in entry else float(entry["step"])
     except (ValueError, RecursionError, KeyError, TypeError):
         return float("inf")
-
-
-class Ticker:
-    """Prints progress: a rewritten line on a terminal, otherwise one line every `every` seconds.
-
-    Args:
-        what: what is being done.
-        unit: what is counted.
-    """
-
-    def __init__(self, what: str, unit: str = "texts", every: float = 30.0) -> None:
-        self.what, self.unit, self.every = what, unit, every
-        self.start = self.last = time.monotonic()
-        self.terminal = sys.stderr.isatty()
-        self.first: int | None = None
-
-    def __call__(self, done: int, total: int, note: str = "") -> None:
-        now = time.monotonic()
-        if self.first is None:
-            self.first = done
-            self.start = now
-        if now - self.last < (0.2 if self.terminal else self.every) and done < total:
-            return
-        self.last = now
-        rate = (done - self.first) / max(now - self.start, 1e-9)
-        left = f"{(total - done) / rate:,.0f} s left" if rate > 0 else "..."
-        line = f"{self.what}: {done:,}/{total:,} {self.unit}, {rate:,.1f}/s, {left}" + (f", {note}" if note else "")
-        if self.terminal:
-            sys.stderr.write("\r\x1b[2K" + line + ("\n" if done >= total else ""))
-        elif done < total or self.first < total:
-            sys.stderr.write(line + "\n")
-        sys.stderr.flush()

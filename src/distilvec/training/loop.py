@@ -27,17 +27,17 @@ from torch.utils.data import DataLoader
 
 from distilvec.errors import DistilvecError
 from distilvec.interruption import StopSignals
-from distilvec.modules.causal import answer_places
+from distilvec.progress import Ticker
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.training import checkpoint as checkpoints
 from distilvec.training import distributed as ranks
 from distilvec.training import sharding
-from distilvec.training.data import Collator, Rows
+from distilvec.training.data import Collator, Rows, amount
 from distilvec.training.distributed import rank, world_size
 from distilvec.training.diverged import Texts, diverged_gradient, diverged_loss
 from distilvec.training.generators import generators, set_generators
 from distilvec.training.items import share_room
-from distilvec.training.log import RunLog, Sums, Ticker
+from distilvec.training.log import RunLog, Sums
 from distilvec.training.optimizers import make_optimizer, make_schedule
 from distilvec.training.sample import on_device
 from distilvec.training.samplers import BucketedBatches
@@ -104,7 +104,7 @@ class Loop:
         self.optimizer = make_optimizer(self.trained, training, self.section, narrow=narrow)
         self.schedule = make_schedule(training, self.optimizer, self.steps)
         self.sharp = None if self.section.sharpness is None else SharpStep(self, self.section.sharpness)
-        self.state, self.sums, self.epoch = checkpoints.State(global_step=0), Sums(), 0.0
+        self.state, self.sums = checkpoints.State(global_step=0), Sums()
         self.progress, self.note, self.stopped = Ticker("training", "steps"), "", False
         self.step_rows: list[Tensor] = []
 
@@ -139,10 +139,8 @@ class Loop:
 
     def _run_epoch(self) -> None:
         """The steps of an epoch that are not done yet, or those up to the end of the training."""
-        batches, micro = len(self.sampler), self.training.gradient_accumulation_steps
         epoch, done = divmod(self.state.global_step, self.per_epoch)
-        for number, window in enumerate(self._windows(epoch, done * micro), done + 1):
-            self.epoch = epoch + min(number * micro, batches) / batches
+        for window in self._windows(epoch, done * self.training.gradient_accumulation_steps):
             self._follow(self.step(window))
             if self._is_over():
                 break
@@ -166,6 +164,12 @@ class Loop:
     def home(self) -> Path:
         """Where checkpoints lie."""
         return self.folder / "checkpoints"
+
+    @property
+    def epoch(self) -> float:
+        """Epochs done, and the part of the one that is under way."""
+        epoch, done = divmod(self.state.global_step, self.per_epoch)
+        return epoch + done * self.training.gradient_accumulation_steps / max(len(self.sampler), 1)
 
     @property
     def seconds(self) -> float:
@@ -198,7 +202,7 @@ class Loop:
 
     def _shares(self, window: list[dict[str, Any]]) -> list[float]:
         """For how much each micro-batch of a step counts: its share of items, or of tokens of answers."""
-        amounts = torch.tensor([_amount(batch) for batch in window], dtype=torch.float64).reshape(-1, 2)
+        amounts = torch.tensor([amount(batch) for batch in window], dtype=torch.float64).reshape(-1, 2)
         if len(window) > 1 and world_size() > 1:
             amounts = ranks.sum_over_ranks(amounts.to(self.device)).cpu()
         items, tokens = amounts.T
@@ -393,9 +397,3 @@ class Loop:
         with checkpoints.readable(folder / checkpoints.RANKS):
             self.sums = Sums(**on_device(own["sums"], self.device))
             set_generators(own["generators"])
-
-
-def _amount(batch: dict[str, Any]) -> tuple[int, int]:
-    """How many items a micro-batch has, and how many tokens of answers, which are what counts where there are any."""
-    mask = batch["features"].get("answer_mask")
-    return len(batch["rows"]), 0 if mask is None else int(answer_places(mask)[1].sum())

@@ -143,7 +143,7 @@ def _training_rate(
         return {}
     with tempfile.TemporaryDirectory(prefix="distilvec-scale-") as place:  # a run may be at work in the recipe's own
         apart = recipe.model_copy(update={"output": place})
-        prepared = settle(apart, whole, teachers, make_start(apart, whole), [])
+        prepared = settle(apart, whole, teachers, make_start(apart, whole, teachers), [])
         student = prepared.start.open()
     items = len(rows_with_companions(sample, sample.train_rows, companions_of(prepared.needs, None, sample))[0])
     batch = min(given(recipe.training.batch_size, "training.batch_size"), items)

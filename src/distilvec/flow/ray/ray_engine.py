@@ -25,13 +25,13 @@ from distilvec.flow.ray.pool import Pool, cluster, pool_of
 from distilvec.flow.ray.worker import Place, Work, Worker, prepare
 from distilvec.flow.teach import finish
 from distilvec.interruption import StopSignals
+from distilvec.progress import Ticker
 from distilvec.recipe import Recipe
 from distilvec.store import FillReport, RaggedSignal, SignalStore
 from distilvec.store.fill import distinct_positions
 from distilvec.store.layout import DTYPES, KEY_BYTES, key_words
 from distilvec.store.part import PART_BYTES
 from distilvec.store.turns import alone
-from distilvec.training import Ticker
 
 logger = logging.getLogger(__name__)
 
