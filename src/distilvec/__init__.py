@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from distilvec.students import shrink
     from distilvec.training.loss import DistillationLoss
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "DistillationLoss",
     "DistilvecError",

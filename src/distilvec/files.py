@@ -170,6 +170,7 @@ def whole(file: Path) -> Iterator[Path]:
         file.parent.mkdir(parents=True, exist_ok=True)
         with temporary(file.parent) as partial:
             yield partial
+            partial.chmod(0o666 & ~_mask())  # safetensors lets nobody else read its files
             os.replace(partial, file)
 
 
@@ -252,3 +253,17 @@ def read_object(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def readable(folder: Path) -> None:
+    """Give the files of a folder the permissions of new ones: safetensors lets nobody else read its files."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.chmod(0o666 & ~_mask())
+
+
+def _mask() -> int:
+    """The permissions that this process takes away from new files; asking means setting it for a moment."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -207,7 +207,7 @@ def _probe_teachers(
                 writer.add(keys[there], vectors[there])
         rate = len(texts) / max(time.perf_counter() - begun, 1e-9)
         store.refresh()
-        prompt = f", prompt {teacher.card.prompt!r}" if corpus.modality == "text" or teacher.card.prompt else ""
+        prompt = f', prompt "{teacher.card.prompt}"' if teacher.card.prompt else ""
         each = {"text": "a text", "image": "an image", "molecule": "a molecule"}[corpus.modality]
         lacking = _lacking(kept / "stores" / section.name, teacher, keys_of_all, section.storage, stored)
         missing = int(np.logical_or.reduce(list(lacking.values())).sum())

@@ -23,7 +23,7 @@ from distilvec.modules.kernel_head import has_kernels
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
 from distilvec.modules.task_head import has_head
-from distilvec.progress import at_work
+from distilvec.progress import Ticker, at_work
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -102,18 +102,23 @@ def write_export(
     chosen = list(texts) if texts is not None else check_texts(student)
     if not chosen:
         raise DistilvecError("agreement needs texts to encode", where="texts")
-    files = LAYOUTS[layout]
+    files, ticker = LAYOUTS[layout], Ticker("exporting", "steps", kept=False)
     with writing("export", out):
         out.mkdir(parents=True, exist_ok=True)
         with temporary(out) as made:
             (made / files["float32"]).parent.mkdir(parents=True)
+            ticker(0, 4, "writing the graph")
             inputs = write_graph(student, made / files["float32"], states=states(student))
             _write_companions(student, source, made, inputs)
+            ticker(1, 4, "quantizing")
             if quantized:
                 quantize(made / files["float32"], made / files["int8"])
+            ticker(2, 4, "comparing with torch")
             variants, notes = _measure(student, source, made, chosen, files, quantized)
+            ticker(3, 4, "writing the other files")
             beside(student, made)
             publish(made, out, "export", last=CONFIG)
+        ticker(4, 4)
     found = probe_model(student)
     notes += [] if found.passed else [f"The model itself: {found.warning}"]
     return ExportReport(out, variants, len(chosen), [*notes, *left_behind(source)])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from distilvec.errors import DistilvecError
-from distilvec.files import temporary, writing
+from distilvec.files import readable, temporary, writing
 from distilvec.folders import aside_name, check_model, seal, strangers
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
@@ -97,8 +97,9 @@ def placed(folder: str | Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         with temporary(target.parent) as partial:
             yield partial
+            readable(partial)
             put_in_place(partial, target)
-    logger.info("student saved to %s", target)
+    logger.debug("student saved to %s", target)
 
 
 def in_teacher_space(
