@@ -220,7 +220,7 @@ class Bench:
         wanted, left = [NOTHING] * len(self.teachers), []
         for row in rows:
             try:
-                asked = self.job(self.recipe(row, GRID[0], 0)).wanted
+                asked = self.settled(self.recipe(row, GRID[0], 0)).wanted
             except DistilvecError as refusal:
                 make = functools.partial(refused_row, row, str(refusal))
                 self.results.run(f"{self.folder}/{row}-refused", make, method=ROWS[row].method)

@@ -28,6 +28,7 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("sharpness.py", (), True),
     ("sharpness.py", ("--epochs", "15", "--rows", "adamw", "asam"), True),
     ("alignment.py", (), False),
+    ("defaults.py", ("--rows", "minilm/banking77", "minilm/docstrings", "minilm/sentences"), False),
     ("headline.py", (), False),
     ("quarter.py", ("--sizes", "quarter", "--seeds", "0", "1"), False),
     ("quarter.py", ("--sizes", "twentieth", "--epochs", "8", "--seeds", "0", "1", "2"), False),

@@ -185,14 +185,14 @@ class Bench:
         """The teacher, and the student before."""
         fingerprint = self.teacher.card.fingerprint
         self.results.run("teacher", functools.partial(measured, self.teacher), teacher=fingerprint)
-        untrained = self.job(recipe("sft", RATES[0], 0)).student().eval()
+        untrained = self.settled(recipe("sft", RATES[0], 0)).start.open().eval()
         self.results.run("untrained student", functools.partial(measured, untrained), teacher=fingerprint)
 
     def teach(self, rows: list[str]) -> None:
         """One pass of the teacher for all that these rows need."""
         wanted = NOTHING
         for row in rows:
-            asked = self.job(recipe(row, RATES[0], 0)).wanted[0]
+            asked = self.settled(recipe(row, RATES[0], 0)).wanted[0]
             wanted = Wanted(
                 tokens=tuple(sorted({*wanted.tokens, *asked.tokens})),
                 attention=tuple(sorted({*wanted.attention, *asked.attention})),

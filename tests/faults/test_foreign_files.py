@@ -424,7 +424,7 @@ def test_what_a_command_prints_does_nothing_to_the_terminal(tmp_path: Path, caps
 def test_titles_and_places_do_nothing_to_the_terminal(
     tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_table(Record(title="a\x1b[31mb[bold]c"))
+    show_table(Record(title="t", alarms=["a\x1b[31mb[bold]c"]))
     drawn = tmp_path / "a\x1b[31mb[bold]" / "c.svg"
     drawn.parent.mkdir()
     align_command("some words", tiny_bert, tiny_bert, picture=drawn)

@@ -46,7 +46,7 @@ def recipe(folder: Path, teacher: Path, texts: Any, **sections: Any) -> Recipe:
             "teachers": [{"name": "tiny", "model": str(teacher)}],
             "student": {"model": str(teacher)},
             "method": {"name": "cosine"},
-            "training": {"max_steps": 2, "batch_size": 8, "use_cpu": True},
+            "training": {"max_steps": 2, "epochs": 2, "batch_size": 8, "use_cpu": True},
             "judging": {"speed": False},
             "output": str(folder / "out"),
             **sections,

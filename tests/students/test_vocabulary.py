@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,26 @@ def test_the_most_used_pieces_are_kept(tiny_bert: Path) -> None:
     tokenizer = load_student(tiny_bert, device="cpu").tokenizer
     words = [word for word in tokenizer.get_vocab() if word.isalpha() and len(word) > 2][:20]
     texts = [" ".join([word] * (20 - rank)) for rank, word in enumerate(words)]
-    floor = len(prune_tokenizer(tokenizer, ["a"], 400).kept_ids)
+    with pytest.raises(DistilvecError) as refused:
+        prune_tokenizer(tokenizer, texts, 50)
+    floor = int(re.findall(r"at least (\d+) pieces", str(refused.value))[0])
     kept = set(prune_tokenizer(tokenizer, texts, floor + 10).tokenizer.get_vocab())
     assert [word in kept for word in words] == [True] * 10 + [False] * 10
+
+
+def test_what_a_small_corpus_leaves_free_goes_to_the_tokenizers_next_pieces(
+    real_teacher_folder: Path, sentences: list[str]
+) -> None:
+    tokenizer = load_student(real_teacher_folder, device="cpu").tokenizer
+    few = sentences[:20]
+    pruned = prune_tokenizer(tokenizer, few, 8000)
+    assert len(pruned.kept_ids) == 8000, "the number asked for is the number got"
+    whole = [tokenizer.tokenize(text) for text in sentences]
+    same = np.mean([pruned.tokenizer.tokenize(text) == pieces for text, pieces in zip(sentences, whole, strict=True)])
+    used = {piece for text in few for piece in tokenizer.tokenize(text)}
+    alone = np.mean([set(pieces) <= used for pieces in whole])
+    assert same > alone + 0.3, (same, alone)
+    assert not [piece for piece in pruned.tokenizer.get_vocab() if piece.startswith("[unused")]
 
 
 def test_byte_pairs_keep_the_merges_that_build_them(tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
@@ -199,7 +217,9 @@ def test_the_two_texts_of_a_joint_item_are_read_apart(tiny_bert: Path, monkeypat
     tokenizer = load_student(tiny_bert, device="cpu").tokenizer
     words = [word for word in tokenizer.get_vocab() if word.isalpha() and len(word) > 2][:12]
     items = [join_pair(first, second) for first, second in zip(words[::2], words[1::2], strict=True)]
-    floor = len(prune_tokenizer(tokenizer, ["a"], 400).kept_ids)
+    with pytest.raises(DistilvecError) as refused:
+        prune_tokenizer(tokenizer, texts, 50)
+    floor = int(re.findall(r"at least (\d+) pieces", str(refused.value))[0])
     assert set(words) <= set(prune_tokenizer(tokenizer, items, floor + len(words)).tokenizer.get_vocab())
     counts = count_pieces(tokenizer.backend_tokenizer, items, len(tokenizer))
     assert counts[tokenizer.convert_tokens_to_ids(words)].tolist() == [1] * 12 and counts.sum() == 12

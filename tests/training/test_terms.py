@@ -11,7 +11,7 @@ from tests.training.assembling import assemble
 from distilvec.methods.base import Term
 from distilvec.tasks.section import TaskSection
 from distilvec.tasks.table import build_task
-from distilvec.training import distiller
+from distilvec.training import step as steps
 from distilvec.training.step import mean_of
 
 
@@ -39,8 +39,8 @@ def test_two_processes_see_the_mean_of_one(monkeypatch: pytest.MonkeyPatch, kind
     torch.testing.assert_close(whole, expected)
 
     totals = torch.stack([torch.stack([term.weights.sum(), term.items]) for term in parts]).sum(0)
-    monkeypatch.setattr(distiller, "world_size", lambda: 2)
-    monkeypatch.setattr(distiller, "sum_over_ranks", lambda value: totals)
+    monkeypatch.setattr(steps, "world_size", lambda: 2)
+    monkeypatch.setattr(steps, "sum_over_ranks", lambda value: totals)
     both = torch.stack([mean_of(term, local=True) for term in parts]).mean()  # what DistributedDataParallel does
     torch.testing.assert_close(both, whole)
 

@@ -130,7 +130,12 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         rows = whole_groups(corpus, train[chosen], train)
         further = further_documents(apart, probe.place) if mining else None
         more = None if further is None else further.teacher_keys
-        wanted = wants_of(apart, corpus, probe.teachers) if prepared is None else prepared.wanted
+        if prepared is not None:
+            wanted = prepared.wanted
+        elif mining:
+            wanted = tuple(NOTHING for _ in probe.teachers.each)
+        else:
+            wanted = wants_of(apart, corpus, probe.teachers)
         taught, seconds, disk = _probe_teachers(probe, wanted, rows, summary, more)
         asked = bool(recipe.scorers) and not mining and (prepared is None or prepared.needs.scores)
         scored, written, scores = _probe_scorers(probe, rows, summary) if asked else (0.0, 0.0, None)
