@@ -218,7 +218,7 @@ def test_the_two_texts_of_a_joint_item_are_read_apart(tiny_bert: Path, monkeypat
     words = [word for word in tokenizer.get_vocab() if word.isalpha() and len(word) > 2][:12]
     items = [join_pair(first, second) for first, second in zip(words[::2], words[1::2], strict=True)]
     with pytest.raises(DistilvecError) as refused:
-        prune_tokenizer(tokenizer, texts, 50)
+        prune_tokenizer(tokenizer, items, 50)
     floor = int(re.findall(r"at least (\d+) pieces", str(refused.value))[0])
     assert set(words) <= set(prune_tokenizer(tokenizer, items, floor + len(words)).tokenizer.get_vocab())
     counts = count_pieces(tokenizer.backend_tokenizer, items, len(tokenizer))

@@ -130,12 +130,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         rows = whole_groups(corpus, train[chosen], train)
         further = further_documents(apart, probe.place) if mining else None
         more = None if further is None else further.teacher_keys
-        if prepared is not None:
-            wanted = prepared.wanted
-        elif mining:
-            wanted = tuple(NOTHING for _ in probe.teachers.each)
-        else:
-            wanted = wants_of(apart, corpus, probe.teachers)
+        wanted = _wanted(probe, prepared, mining=mining)
         taught, seconds, disk = _probe_teachers(probe, wanted, rows, summary, more)
         asked = bool(recipe.scorers) and not mining and (prepared is None or prepared.needs.scores)
         scored, written, scores = _probe_scorers(probe, rows, summary) if asked else (0.0, 0.0, None)
@@ -166,6 +161,15 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
             "output", f"{recipe.output}: student/, report.html, report.md, report.json, run.jsonl, checkpoints/"
         )
     return summary
+
+
+def _wanted(probe: Probe, prepared: Prepared | None, *, mining: bool) -> Sequence[Wanted]:
+    """What is asked of each teacher besides sentence vectors."""
+    if prepared is not None:
+        return prepared.wanted
+    if mining:
+        return [NOTHING for _ in probe.teachers.each]
+    return wants_of(probe.recipe, probe.corpus, probe.teachers)
 
 
 def _describe_corpus(corpus: Corpus, summary: Plan) -> None:
