@@ -162,7 +162,7 @@ def changed(generate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
 
 def test_a_result_that_changes_makes_the_pages_stale(generate: Any, changed: Callable[[str, str, str], Any]) -> None:
     (line,) = re.findall(
-        r"\| quarter \| [\d.]+ M \| \d+ \| .*",
+        r"\| quarter, more texts \| [\d.]+ M \| \d+ \| .*",
         (ROOT / "experiments/results/quarter/table.md").read_text(encoding="utf-8"),
     )
     cells = line.split(" | ")
