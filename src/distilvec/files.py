@@ -148,6 +148,13 @@ def write_text(file: Path, content: str) -> None:
         temporary.write_text(content, encoding="utf-8")
 
 
+def readable(folder: Path) -> None:
+    """Give the files of a folder the permissions of new ones: safetensors lets nobody else read its files."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.chmod(0o666 & ~_mask())
+
+
 def _mask() -> int:
     """The permissions that this process takes away from new files; asking means setting it for a moment."""
     mask = os.umask(0)

@@ -116,7 +116,7 @@ class _Notebook:
         lines = [*self._finished, str(line)] if line.kept or not line.last else self._finished
         shown = {"text/plain": "\n".join(lines)}
         if self._handle is None:
-            display: Any = importlib.import_module("IPython.display").display
+            display: Any = sys.modules["IPython.display"].display  # type: ignore[attr-defined]
             self._handle = display(shown, raw=True, display_id=True)
         else:
             self._handle.update(shown, raw=True)

@@ -102,30 +102,28 @@ class Choice(Shown):
     def how(self) -> list[str]:
         """How the prediction was made."""
         misses = [abs(miss) for miss in residuals().values()]
-        behind = f"the untrained candidate behind a ridge map into the teacher's space, fitted to {self.texts:,} texts"
-        own, start = f"agreement: mean cosine with the teacher on held-out texts of {behind}.", "agreement"
+        behind = f"the untrained candidate with a linear map to the teacher's vectors, fitted to {self.texts:,} texts"
+        own, start = f"agreement: mean cosine with the teacher on held-out texts; of {behind}.", "agreement"
         if self.by_tasks:
-            own = f"free: {behind}; agreement: its mean cosine with the teacher on held-out ones; untrained: as it is."
+            own = f"free: {behind}. agreement: its mean cosine with the teacher on held-out texts. untrained: no map."
             start = "the larger of free and untrained"
         lines = [
             own,
-            f"predicted: {start} plus the share of the gap that is left which training closed in committed "
-            f"runs with students of one teacher, {self._closed()}. Predicting a student from the others' runs missed "
-            f"by {median(misses):.1f} points in the middle and {max(misses):.1f} at most. Other teachers, tasks and "
-            "methods may do otherwise, and the error of the tasks' own scores is not in it.",
+            f"predicted: {start} plus the part of the remaining gap that training closed in our experiments with one "
+            f"teacher, {self._closed()}. There, such predictions were off by {median(misses):.1f} points (median) and "
+            f"{max(misses):.1f} at most; with other teachers, tasks and methods they may be off by more.",
         ]
         if not covered(self.read):
             lines.append(
-                f"No committed run was as short: the shortest read {min(run.read for run in RUNS):,} texts, and this "
-                f"training reads {self.read:,}. The prediction does not cover it; --probe-steps shows what is reached."
+                f"This training reads {self.read:,} texts, and our shortest experiment read "
+                f"{min(run.read for run in RUNS):,}: the prediction does not cover it. --probe-steps measures instead."
             )
         if self.probe_steps:
-            lines.append(f"probe: after {self.probe_steps} steps with cosine; a floor for the prediction.")
+            lines.append(f"probe: after {self.probe_steps} steps with cosine; a whole training should reach more.")
         if not self.by_tasks:
             lines.append(
-                "Without tasks the prediction is about agreement, which the committed runs do not cover: it borrows "
-                "their shares. Scores on tasks fall much more slowly than the mean cosine: name some; a task of kind "
-                "neighbours needs no labels."
+                "Without tasks the prediction is about agreement, which our experiments do not cover, and scores on "
+                "tasks fall much more slowly than the mean cosine. Name tasks; one of kind neighbours needs no labels."
             )
         return [*lines, *self.notes]
 
@@ -135,8 +133,8 @@ class Choice(Shown):
         for kind in [kind for kind in KINDS if any(_kind(row) == kind for row in self.rows)]:
             low, middle, high = (f"{100 * share:.0f}" for share in shares(self.read, kind))
             parts.append(f"{kind} {middle} % ({low} to {high}; {len(like(self.read, kind))} runs)")
-        near = "those as long as this one, which reads" if covered(self.read) else "the shortest ones; this one reads"
-        return f"of {near} {self.read:,} texts: {', '.join(parts)}"
+        near = "trainings as long as this one, which reads" if covered(self.read) else "the shortest; this one reads"
+        return f"in {near} {self.read:,} texts: {', '.join(parts)}"
 
     def grid(self) -> Grid:
         """One row per model, as measured."""

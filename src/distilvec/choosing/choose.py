@@ -21,6 +21,7 @@ from distilvec.flow.start import source_model, teacher_model
 from distilvec.flow.teach import Taught
 from distilvec.judging import CachedEncoder, Judgement, JudgingTask, judge, settle_tasks
 from distilvec.methods.table import on_pairs
+from distilvec.progress import Ticker
 from distilvec.recipe import Recipe, given
 
 if TYPE_CHECKING:
@@ -183,7 +184,9 @@ def _measure_all(wanted: Sequence[Candidate], bench: Bench) -> tuple[list[Measur
     """The candidates that can be made, from few parameters to many, and why the others cannot."""
     rows: list[Measured] = []
     notes: list[str] = []
+    ticker = Ticker("measuring candidates", "candidates", kept=False)
     for number, candidate in enumerate(wanted, start=1):
+        ticker(number - 1, len(wanted), candidate.name)
         logger.info("candidate %d of %d: %s", number, len(wanted), candidate.name)
         try:
             rows.append(measure(candidate, bench))
@@ -191,6 +194,7 @@ def _measure_all(wanted: Sequence[Candidate], bench: Bench) -> tuple[list[Measur
             raise
         except DistilvecError as error:
             notes.append(f"{candidate.name}: left out, {error}")
+    ticker(len(wanted), len(wanted))
     if not rows:
         raise DistilvecError("no candidate can be made", where="plan", remedy=" ".join(notes))
     return sorted(rows, key=lambda row: row.parameters or 0), notes

@@ -20,6 +20,7 @@ from distilvec.choosing.prediction import Prediction
 from distilvec.choosing.sample import COUNTED, sampled
 from distilvec.errors import DistilvecError, Interrupted
 from distilvec.files import whole
+from distilvec.progress import Ticker
 from distilvec.recipe import Recipe
 from distilvec.report.grid import Cell, Grid
 from distilvec.words import ABSENT, millions, number, size
@@ -91,13 +92,11 @@ class Compiled:
         """How the prediction was made."""
         rounds = ", ".join(map(str, self.rounds))
         return [
-            f"order: Spearman's correlation of all cosines with the teacher's on held-out texts, in percent; at the "
-            f"start and after {rounds} steps on {self.texts:,} texts with the recipe's method (cosine where that looks "
-            "inside the teacher). All went through the first two, then the better half went on each time.",
-            f"predicted: after the {self.steps:,} steps of this recipe, if the error goes on falling by a power of "
-            "the steps: a quarter of it from the last two trainings of the student, the rest the median one of those "
-            "of its kind (table or not) that were trained longest, all 5 % smaller, as powers fall in time; the ends "
-            "are a quarter less and more of it. No test set was looked at.",
+            "order: Spearman's rank correlation between the student's and the teacher's cosines on held-out texts, in "
+            f"percent; before training and after {rounds} steps on {self.texts:,} texts with the recipe's "
+            "method (cosine if that looks inside the teacher). The later rounds had the better half of the candidates.",
+            f"predicted: order after the {self.steps:,} steps of this recipe, extrapolated from the rounds with a "
+            "power law; its exponent is uncertain by a quarter, which gives the range. No test set was used.",
             *self.notes,
         ]
 
@@ -207,7 +206,9 @@ def _fitting(
 ) -> tuple[list[SentenceTransformer], list[Measured], list[str]]:
     """The candidates that can be made and fit, untrained, and why the others do not."""
     students, rows, notes = [], [], []
+    ticker = Ticker("making candidates", "candidates", kept=False)
     for count, candidate in enumerate(wanted, start=1):
+        ticker(count - 1, len(wanted), candidate.name)
         logger.info("candidate %d of %d: %s", count, len(wanted), candidate.name)
         try:
             section, student = started(candidate, bench)
@@ -225,6 +226,7 @@ def _fitting(
         else:
             students.append(student)
             rows.append(row)
+    ticker(len(wanted), len(wanted))
     if not rows:
         raise DistilvecError("no candidate fits the budget", where="plan", remedy=" ".join(notes))
     return students, rows, notes

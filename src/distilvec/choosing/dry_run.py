@@ -207,7 +207,7 @@ def _probe_teachers(
                 writer.add(keys[there], vectors[there])
         rate = len(texts) / max(time.perf_counter() - begun, 1e-9)
         store.refresh()
-        prompt = f", prompt {teacher.card.prompt!r}" if corpus.modality == "text" or teacher.card.prompt else ""
+        prompt = f', prompt "{teacher.card.prompt}"' if teacher.card.prompt else ""
         each = {"text": "a text", "image": "an image", "molecule": "a molecule"}[corpus.modality]
         lacking = _lacking(kept / "stores" / section.name, teacher, keys_of_all, section.storage, stored)
         missing = int(np.logical_or.reduce(list(lacking.values())).sum())
@@ -340,10 +340,11 @@ def _probe_student(
     per_step = fitted.seconds / max(fitted.steps, 1) * larger * accumulated
     steps = recipe.training.steps(items)
     folded = prepared.section.space == "teacher"
+    heads = "of which the map into the teacher's space is kept" if folded else "trained and dropped"
     summary.add(
         "student",
-        f"{fitted.trained / 1e6:.2f} M parameters trained and kept; heads of {fitted.heads / 1e6:.2f} M "
-        + ("of which the map into the teacher's space is kept" if folded else "trained and dropped"),
+        f"{fitted.trained / 1e6:.2f} M parameters trained and kept; "
+        + (f"heads of {fitted.heads / 1e6:.2f} M {heads}" if fitted.heads else "no heads"),
     )
     summary.add(
         "training", f"{recipe.method.name}, {steps:,} steps at {1e3 * per_step:,.0f} ms: {duration(steps * per_step)}"

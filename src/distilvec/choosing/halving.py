@@ -19,6 +19,7 @@ from distilvec.choosing.workers import Lesson, Probe, Stored, Trainings
 from distilvec.errors import DistilvecError
 from distilvec.methods.base import Method
 from distilvec.methods.table import HELD, build_method, resolve
+from distilvec.progress import Ticker
 from distilvec.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -85,7 +86,10 @@ def halve(
     with Trainings(lesson, list(probes.values())) as trainings:
         while True:
             reached = trainings.orders([probes[row.name] for row in left], steps)
+            ticker = Ticker(f"training candidates for {steps} steps", "candidates", kept=False)
+            ticker(0, len(left))
             for number, (row, value) in enumerate(zip(left, reached, strict=True), start=1):
+                ticker(number, len(left))
                 if isinstance(value, DistilvecError):
                     failed[row.name] = value
                     continue

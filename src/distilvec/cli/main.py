@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from distilvec.cli import commands, index_commands, mining_commands, planning
-from distilvec.cli.options import Changes, Engine, Output, Quiet, at_home, say, silence
+from distilvec.cli.options import Changes, Command, Commands, Engine, Output, Quiet, at_home, say, silence
 from distilvec.errors import GO_ON, DistilvecError, printable
 from distilvec.interruption import terminable
 from distilvec.progress import LogLines, one_screen
@@ -23,13 +23,16 @@ from distilvec.system_errors import REMEDIES, is_full, number_of, system_problem
 
 app = typer.Typer(
     name="distilvec",
+    cls=Commands,
     help="Distil large embedding models into small students, and report honestly what was kept.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-RecipeFile = Annotated[Path, typer.Argument(help="recipe in YAML", metavar="RECIPE")]
+RecipeFile = Annotated[Path, typer.Argument(help="recipe in YAML")]
+#: Headings of the list of commands.
+START, JUDGE, SHIP, INDEXES, DEVELOP = "Start", "Judge", "Ship", "Indexes", "Develop"
 
 
 def _version(asked: bool) -> None:
@@ -84,7 +87,7 @@ def _recipe(path: Path, changes: list[str] | None, output: Path | None) -> Any:
     return Recipe.load(path, changes, output=output)
 
 
-@app.command("run")
+@app.command("run", cls=Command, rich_help_panel=START)
 def run_command(
     recipe: RecipeFile,
     changes: Changes = None,
@@ -103,7 +106,27 @@ def run_command(
     from distilvec.choosing import settle_student
     from distilvec.flow.run import run
 
+    resume = _resumes(loaded, resume)
     _finish(run(settle_student(loaded, resume=resume), resume=resume))
+
+
+def _resumes(recipe: Any, resume: bool) -> bool:
+    """Whether to resume. If there is nothing to resume, a person at a terminal is asked whether to start.
+
+    Under torchrun it starts, because a scheduler restarts a job with the command of its first start.
+
+    Raises:
+        DistilvecError: there is nothing, and nobody to ask.
+    """
+    out = Path(recipe.output)
+    if not resume or (out / "recipe.yaml").is_file() or "RANK" in os.environ:
+        return resume
+    what = "this folder holds no run to resume"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        remedy = "Leave --resume out to start from the beginning, or name the run's folder (-o)."
+        raise DistilvecError(what, where=str(out), remedy=remedy)
+    typer.confirm(f"{printable(str(out))}: {what}. Start from the beginning?", abort=True, err=True)
+    return False
 
 
 def _finish(run: Any) -> None:
@@ -114,7 +137,7 @@ def _finish(run: Any) -> None:
     say(f"report   {run.folder / 'report.html'}")
 
 
-@app.command()
+@app.command(cls=Command, rich_help_panel=START)
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="output folder")] = Path(
         "distilvec-demo"
@@ -148,10 +171,10 @@ def demo(
         fresh=fresh,
         texts=texts,
     )
-    _finish(run(recipe, resume=resume))
+    _finish(run(recipe, resume=_resumes(recipe, resume)))
 
 
-@app.command()
+@app.command(cls=Command, rich_help_panel=START)
 def teach(
     recipe: RecipeFile,
     changes: Changes = None,
@@ -201,7 +224,7 @@ def _shard(text: str | None) -> tuple[int, int] | None:
     return int(index), int(count)
 
 
-@app.command()
+@app.command(cls=Command, rich_help_panel=START)
 def train(
     recipe: RecipeFile,
     changes: Changes = None,
@@ -213,11 +236,13 @@ def train(
     from distilvec.choosing import settle_student
     from distilvec.flow.run import train as start
 
-    loaded = settle_student(_recipe(recipe, changes, output), resume=resume)
+    loaded = _recipe(recipe, changes, output)
+    resume = _resumes(loaded, resume)
+    loaded = settle_student(loaded, resume=resume)
     say(f"student  {start(loaded, resume=resume)}")
 
 
-@app.command()
+@app.command(cls=Command, rich_help_panel=START)
 def compare(
     recipe: RecipeFile,
     methods: Annotated[
@@ -241,29 +266,15 @@ def compare(
     say(start(loaded, methods, seeds=seeds, tune=tune, reference=reference).table())
 
 
-for _command in (
-    planning.plan,
-    commands.evaluate,
-    commands.shrink,
-    commands.export,
-    commands.serve,
-    commands.push,
-    commands.align,
-    commands.geometry,
-    commands.compress,
-    commands.drift,
-    index_commands.check_index,
-    index_commands.adapt,
-    mining_commands.mine,
-    commands.finetune,
-    commands.methods,
-    commands.new_method,
-    commands.recipes,
-    commands.doctor,
-    commands.size,
-    commands.clean,
+for _group, _commands in (
+    (START, (commands.recipes, planning.plan, mining_commands.mine, commands.finetune, commands.shrink)),
+    (JUDGE, (commands.evaluate, commands.compress, commands.geometry, commands.align, commands.drift)),
+    (SHIP, (commands.export, commands.serve, commands.push)),
+    (INDEXES, (index_commands.check_index, index_commands.adapt)),
+    (DEVELOP, (commands.methods, commands.new_method, commands.doctor, commands.size, commands.clean)),
 ):
-    app.command()(_command)
+    for _command in _commands:
+        app.command(cls=Command, rich_help_panel=_group)(_command)
 
 
 def main(arguments: list[str] | None = None) -> None:

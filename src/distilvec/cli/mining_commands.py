@@ -11,7 +11,7 @@ from distilvec.cli.options import Changes, Output, Quiet, say
 
 
 def mine(
-    recipe: Annotated[Path, typer.Argument(help="recipe in YAML with corpus and teachers", metavar="RECIPE")],
+    recipe: Annotated[Path, typer.Argument(help="recipe in YAML with corpus and teachers")],
     changes: Changes = None,
     output: Output = None,
     dry_run: Annotated[

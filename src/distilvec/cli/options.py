@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from distilvec.errors import printable
 
@@ -22,6 +23,27 @@ def at_home(path: Path | None) -> Path | None:
     from distilvec.files import home
 
     return None if path is None else Path(home(str(path)))
+
+
+class _Shown:
+    """Help in which arguments are in capitals, and a switch is not shown with a value that it does not take."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_bool_flag", False):
+                parameter.metavar = ""
+            elif parameter.param_type_name == "argument" and parameter.metavar is None:
+                parameter.metavar = str(parameter.name).upper()
+        return parameters
+
+
+class Command(_Shown, TyperCommand):
+    """A command of distilvec."""
+
+
+class Commands(_Shown, TyperGroup):
+    """All of them."""
 
 
 def silence(asked: bool) -> None:

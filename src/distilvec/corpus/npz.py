@@ -59,7 +59,7 @@ def npz_rows(path: Path, columns: Sequence[str], image: str) -> Iterator[Row]:
             offsets = _offsets(archive, arrays, path)
             chosen = _chosen(arrays, offsets, image, path)
             others = [name for name in columns if name != image]
-            require_columns(others, list(arrays), str(path))
+            require_columns(others, list(arrays), str(path), first="")
             array = arrays[chosen]
             if offsets is not None and len(array.shape) == 1:
                 images, count = _files(archive, array, offsets), len(offsets) - 1

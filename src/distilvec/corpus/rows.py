@@ -24,8 +24,11 @@ class Row(NamedTuple):
     fault: str | None = None
 
 
-def require_columns(wanted: Sequence[str], available: Sequence[str], where: str) -> None:
+def require_columns(wanted: Sequence[str], available: Sequence[str], where: str, first: str = "corpus.text") -> None:
     """Refuse a source without a column that is asked for.
+
+    Args:
+        first: the recipe's key that names the first one; empty without one.
 
     Raises:
         DataError: names the column, the nearest and all others.
@@ -40,6 +43,9 @@ def require_columns(wanted: Sequence[str], available: Sequence[str], where: str)
             between = next((mark for mark in (";", "\t", "|", ",") if mark in lone), None)
             if between:  # a spreadsheet's table, with another mark than its suffix says
                 remedy = f"{listed} is one column, as {between!r} separates none here: a .csv has commas, a .tsv tabs."
+            elif name == wanted[0] and first:
+                usual = alike[0] if alike else available[0] if len(available) == 1 else "COLUMN"
+                remedy += f" A recipe's is named with --set {first}={usual}."
             raise DataError(f'there is no column "{name}"', where=where, remedy=remedy)
 
 

@@ -24,7 +24,7 @@ from distilvec.modules.kernel_head import has_kernels
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
 from distilvec.modules.task_head import has_head
-from distilvec.progress import at_work
+from distilvec.progress import Ticker, at_work
 from distilvec.sealing import SEAL, refuse_unlisted, remove, seal, sealed
 from distilvec.system_errors import system_problem
 
@@ -105,20 +105,25 @@ def write_export(
     chosen = list(texts) if texts is not None else check_texts(student)
     if not chosen:
         raise DistilvecError("agreement needs texts to encode", where="texts")
-    files = LAYOUTS[layout]
+    files, ticker = LAYOUTS[layout], Ticker("exporting", "steps", kept=False)
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
             made = Path(name)
             (made / files["float32"]).parent.mkdir(exist_ok=True)
+            ticker(0, 4, "writing the graph")
             inputs = write_graph(student, made / files["float32"], states=states(student))
             _write_companions(student, source, made, inputs)
+            ticker(1, 4, "quantizing")
             if quantized:
                 quantize(made / files["float32"], made / files["int8"])
+            ticker(2, 4, "comparing with torch")
             variants, notes = _measure(student, source, made, chosen, files, quantized)
+            ticker(3, 4, "writing the other files")
             beside(student, made)
             seal(made, "export")
             _move(made, out)
+        ticker(4, 4)
     except OSError as error:
         raise system_problem(error, "the export cannot be written", out) from error
     found = probe_model(student)

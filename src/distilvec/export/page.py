@@ -8,7 +8,6 @@ import hashlib
 import json
 import logging
 import shutil
-import time
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from distilvec.errors import DistilvecError, printable
 from distilvec.export.encoder import CONFIG, LAYOUTS
+from distilvec.progress import Ticker
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -106,17 +106,12 @@ def packed_index(vectors: npt.NDArray[Any], *, unit: bool) -> bytes:
 
 
 def _vectors(student: SentenceTransformer, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-    """The texts as documents, with a line on the way every half a minute."""
-    blocks, begun, told = [], time.monotonic(), time.monotonic()
+    """Encode the texts as documents."""
+    blocks, ticker = [], Ticker("encoding the page's texts")
     for start in range(0, len(texts), _BLOCK):
         block = list(texts[start : start + _BLOCK])
         blocks.append(np.asarray(student.encode_document(block, show_progress_bar=False), dtype=np.float32))
-        done, now = start + len(block), time.monotonic()
-        if now - told >= _SECONDS_BETWEEN_LINES:
-            told = now
-            rate = done / (now - begun)
-            left = (len(texts) - done) / rate
-            logger.info("index: %s/%s texts, %.0f/s, %.0f s left", f"{done:,}", f"{len(texts):,}", rate, left)
+        ticker(start + len(block), len(texts))
     return np.concatenate(blocks)
 
 

@@ -15,7 +15,7 @@ from distilvec import marker
 from distilvec.errors import DistilvecError, nearest
 from distilvec.files import read_object, whole, write_text
 from distilvec.flow.bench import Bench, Scores, made_of_held_out
-from distilvec.flow.defaults import with_defaults
+from distilvec.flow.defaults import log_chosen, with_defaults
 from distilvec.flow.pin import SAVED, pin
 from distilvec.flow.prepare import named_tasks, open_corpus, open_teachers, require
 from distilvec.flow.variants import Spec, changed, row_of, slug, variants_of
@@ -130,7 +130,7 @@ def compare(
         recipe = recipe.model_copy(update={"method": variants[first].method})
     named = named_tasks(recipe)
     corpus = open_corpus(recipe)
-    recipe = with_defaults(recipe, corpus)
+    recipe = log_chosen(with_defaults(recipe, corpus))
     variants = variants_of(recipe, methods)
     with alone_in(marker.claim(recipe.output)):
         write_text(pinned, recipe.to_yaml())  # seeds that are added later take the same models and data

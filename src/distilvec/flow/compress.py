@@ -20,6 +20,7 @@ from distilvec.judging import CachedEncoder, speed
 from distilvec.judging.agreement import likeness
 from distilvec.judging.compression import CompressedEncoder, Form, calibrated, forms
 from distilvec.judging.tasks import JudgingTask, check_tasks
+from distilvec.progress import Ticker
 from distilvec.recipe import Recipe, given
 from distilvec.report.rows import entry_of
 from distilvec.report.sections.compressed import CompressedRow, Compression
@@ -34,6 +35,8 @@ MILLION = 1_000_000
 TIMED_TEXTS = 256
 #: Held-out texts of a run: fewer say nothing, more take time.
 FEWEST, MOST = 20, 1000
+#: Smaller models that are made of a student: float16, and ONNX in float32 and int8.
+_MODELS = 3
 
 
 def compress(
@@ -68,8 +71,11 @@ def compress(
     whole = CachedEncoder(student)
     check_tasks(tasks, whole)
     reference, seen = whole(texts), whole(calibration)
-    rows, notes = [], list[str]()
-    for form in forms(reference.shape[1], widths):
+    rows, notes = list[CompressedRow](), list[str]()
+    tried = forms(reference.shape[1], widths)
+    total, ticker = len(tried) + _MODELS, Ticker("compressing", "forms", kept=False)
+    for form in tried:
+        ticker(len(rows), total, f"{form.precision} vectors of width {form.width}")
         encode = CompressedEncoder(whole, form, calibrated(seen, form.width))
         rows.append(_row(f"{form.precision} vectors", form, encode, reference, texts, tasks))
     with tempfile.TemporaryDirectory(prefix="distilvec-compress-") as place:
@@ -77,13 +83,16 @@ def compress(
         rows[0].size_bytes = _weights(Path(place) / "float32")
         if with_speed:
             _time(rows[0], student, texts)
+        ticker(len(tried), total, "float16 weights")
         for name, model, size in _models(student, Path(place), texts, notes, trust_remote_code):
+            ticker(len(rows), total, name)
             form = Form(reference.shape[1])
             row = _row(name, form, CompressedEncoder(CachedEncoder(model), form, 1.0), reference, texts, tasks)
             row.size_bytes = size
             if with_speed:
                 _time(row, model, texts)
             rows.append(row)
+    ticker(total, total)
     return Compression(rows=rows, texts=len(texts), calibrated_on=len(calibration), notes=notes)
 
 

@@ -43,16 +43,17 @@ def with_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
     row = DEFAULTS[kind_of(recipe, section)]
     method = _method(recipe, section, row, texts)
     if recipe.method.is_open:
-        options = ", ".join(f"{name} {value}" for name, value in method.items() if name != "name")
-        chosen.append(f"method: {method['name']}{f' ({options})' if options else ''}, for {row.kind} ({row.evidence})")
+        options = ", ".join(f"{name}: {_shown(value)}" for name, value in method.items() if name != "name")
+        shown = f" ({options})" if options else ""
+        chosen.append(f"method: {method['name']}{shown}, as the student is {row.kind} (see {row.evidence})")
     given = {name: value for name, value in section.items() if value is not None}
     student = (_further(recipe, row, method) | given) if recipe.method.is_open else section
     rate, training = recipe.optimizer.lr, recipe.training
     epochs, batch = training.epochs or row.epochs(texts), training.batch_size or row.batch_size
     if None in (rate, training.epochs, training.batch_size):
         chosen.append(
-            f"training: learning rate {rate or row.lr:g}, {epochs:g} epochs, batches of {batch}, for {texts:,} "
-            f"{corpus.modality}s and {row.kind} ({row.evidence})"
+            f"training: learning rate {rate or row.lr:g}, {epochs:g} epochs, batches of {batch}, as there are "
+            f"{texts:,} {corpus.modality}s to train on and the student is {row.kind} (see {row.evidence})"
         )
     data = recipe.model_dump()
     data |= {"student": student, "method": method}
@@ -61,9 +62,14 @@ def with_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
     filled = Recipe.build(data)
     made = recipe.model_copy(update={name: getattr(filled, name) for name in Recipe.model_fields})
     made._chosen = (*recipe.chosen, *chosen)
-    for line in chosen:
-        logger.info("chosen %s", line)
     return made
+
+
+def log_chosen(recipe: Recipe) -> Recipe:
+    """Log what was filled in and why, a line each; returns the recipe."""
+    for line in recipe.chosen:
+        logger.info("chosen %s", line)
+    return recipe
 
 
 def training_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
@@ -72,6 +78,10 @@ def training_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
         return with_defaults(recipe, corpus)
     looking = recipe.model_copy(update={"student": StudentSection(auto=AutoSection())})
     return with_defaults(looking, corpus).model_copy(update={"student": None})
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def is_open(recipe: Recipe) -> bool:

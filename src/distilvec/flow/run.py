@@ -12,7 +12,7 @@ from distilvec import marker
 from distilvec.errors import DistilvecError
 from distilvec.flow.checks import warn_of_few
 from distilvec.flow.compress import compress_run
-from distilvec.flow.defaults import with_defaults
+from distilvec.flow.defaults import log_chosen, with_defaults
 from distilvec.flow.fit import Trained, fit, ship_student
 from distilvec.flow.judge import choice_notes, judge_all, judge_task, overlap_of
 from distilvec.flow.lessons import Lessons, held_out, held_out_rows, teach
@@ -80,7 +80,7 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
     with alone_in(marker.claim(recipe.output)), stages(5) as stage:
         stage("preparing")
         corpus = open_corpus(recipe)
-        recipe = with_defaults(recipe, corpus)
+        recipe = log_chosen(with_defaults(recipe, corpus))
         place = look_at_output(recipe, resume)
         teachers = open_teachers(recipe, corpus)
         start = make_start(recipe, corpus, teachers)
@@ -107,7 +107,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
     with nullcontext() if launched()[0] else alone_in(marker.claim(recipe.output)), stages(3) as stage:
         stage("preparing")
         corpus = open_corpus(recipe)
-        recipe = with_defaults(recipe, corpus)
+        recipe = log_chosen(with_defaults(recipe, corpus))
         place = look_at_output(recipe, resume)
         teachers = open_teachers(recipe, corpus)
         start = make_start(recipe, corpus, teachers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +14,7 @@ from distilvec.judging.encoder import CachedEncoder, Encode
 from distilvec.judging.scores import Score
 from distilvec.judging.talas_sets import TALAS_SETS
 from distilvec.judging.tasks import JudgingTask
+from distilvec.progress import Ticker
 
 if TYPE_CHECKING:
     from distilvec.judging.results import ResultFiles
@@ -183,15 +183,11 @@ class _MtebEncoder:
         texts = [text for batch in inputs for text in self._texts(batch)]
         name = getattr(prompt_type, "value", prompt_type)
         side = name if name in ("query", "document") else ""
-        vectors, begun, told = [], time.monotonic(), time.monotonic()
+        vectors, ticker = [], Ticker(self._task, kept=False)
         for start in range(0, len(texts), _CHUNK):
             chunk = texts[start : start + _CHUNK]
             vectors.append(self._encode.once(chunk, side) if self._large else self._encode.on_side(chunk, side))
-            now, done = time.monotonic(), start + len(chunk)
-            if now - told >= _SECONDS_BETWEEN_LINES:
-                told = now
-                rate = done / (now - begun)
-                logger.info("%s: %s/%s texts, %.0f/s", self._task, f"{done:,}", f"{len(texts):,}", rate)
+            ticker(start + len(chunk), len(texts))
         return np.concatenate(vectors)
 
     def _texts(self, batch: Any) -> list[str]:

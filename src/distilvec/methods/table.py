@@ -6,6 +6,7 @@ point group `distilvec.methods`, or name the class itself: "module:Class".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -200,6 +201,8 @@ def show_method(name: str) -> str:
     for preset, values in cls.Options.presets.items():
         shown = ", ".join(f"{key} {value!r}" for key, value in values.items())
         lines.append(f"preset {preset} changes: {shown}")
+    if any(re.search(r"\[[PCS](, [PCS])*\]", line) for line in lines):
+        lines.append("\nWhere values come from: [P] the paper, [C] its published code, [S] our choice.")
     return "\n".join(lines)
 
 

@@ -44,6 +44,8 @@ class Default:
         return min(self.most, max(self.least, math.ceil(self.reads / max(1, texts))))
 
 
+#: The runs behind the rows: teacher and texts, nothing else.
+EVIDENCE = "experiments/results/defaults"
 _COSINE = {"name": "cosine"}
 _SAME_SPACE = {"space": "teacher", "dropout": 0.0}
 #: Kind of student -> its settings.
@@ -53,28 +55,28 @@ DEFAULTS = {
         lr=1e-3,
         method={"name": "cosine", "map": False, "token_states": 1.0},
         student=_SAME_SPACE,
-        evidence="experiments/results/defaults",
+        evidence=EVIDENCE,
     ),
     "wide": Default(
         "cut out of a teacher whose table keeps its width",
         lr=3e-4,
         method={"name": "cosine", "map": False, "token_states": 1.0},
         student=_SAME_SPACE,
-        evidence="experiments/results/defaults",
+        evidence=EVIDENCE,
     ),
     "embedder": Default(
         "an embedder already",
         lr=1e-4,
         method=_COSINE,
         student={"space": "teacher"},
-        evidence="experiments/results/defaults",
+        evidence=EVIDENCE,
     ),
     "words": Default(
         "a pretrained model that is no embedder yet",
         lr=1e-4,
         method=_COSINE,
         student={"space": "teacher"},
-        evidence="experiments/results/defaults",
+        evidence=EVIDENCE,
     ),
     "fresh": Default(
         "a student with random weights",
@@ -82,7 +84,7 @@ DEFAULTS = {
         method=_COSINE,
         student={"space": "teacher"},
         reads=60_000,
-        evidence="experiments/results/defaults",
+        evidence=EVIDENCE,
     ),
     "static": Default(
         "a table of word vectors",

@@ -171,7 +171,11 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         if output is not None:
             data["output"] = str(output)
         find_files(data, file.parent)
-        recipe = cls.build(data, where=str(path), lines=lines)
+        try:
+            recipe = cls.build(data, where=str(path), lines=lines)
+        except DistilvecError as error:
+            _blame(error, changes or [])
+            raise
         recipe._source = file.absolute()
         return recipe
 
@@ -326,6 +330,14 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             if teacher["token_budget"] is None:
                 del teacher["token_budget"]
         return plain_yaml.write(content)
+
+
+def _blame(error: DistilvecError, changes: list[str]) -> None:
+    """Raise an error that is about a changed key as one of `--set`, not of the file."""
+    key = (error.where or "").rpartition(", ")[2]
+    names = [change.partition("=")[0] for change in changes]
+    if any(key == name or key.startswith(f"{name}.") for name in names):
+        raise type(error)(error.what, where=f"--set {key}", remedy=error.remedy) from error
 
 
 def _apply(data: dict[str, Any], change: str) -> None:

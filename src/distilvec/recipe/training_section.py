@@ -106,6 +106,8 @@ class TrainingSection(Section):
         "num_train_epochs": "Write epochs",
         "per_device_train_batch_size": "Write batch_size, which counts the items of all processes",
         "train_batch_size": "Write batch_size, which counts the items of all processes",
+        "device": "Training takes the GPU where there is one; use_cpu: true is for the processor, and "
+        "CUDA_VISIBLE_DEVICES chooses a GPU",
         "learning_rate": "Write it in the section optimizer: optimizer: {lr: ...}",
         "weight_decay": "Write it in the section optimizer: optimizer: {weight_decay: ...}",
         "eval_steps": "Write evaluate_every",

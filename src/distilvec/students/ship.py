@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from distilvec.errors import DistilvecError
+from distilvec.files import readable
 from distilvec.marker import holds_student
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
@@ -99,6 +100,7 @@ def placed(folder: str | Path) -> Iterator[Path]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield partial
+        readable(partial)
         put_in_place(partial, target)
     except Exception as problem:
         if not of_the_system(problem):
@@ -106,7 +108,7 @@ def placed(folder: str | Path) -> Iterator[Path]:
         raise system_problem(problem, "the student cannot be written", target) from problem
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    logger.info("student saved to %s", target)
+    logger.debug("student saved to %s", target)
 
 
 def check_place(target: Path) -> None:

@@ -62,7 +62,7 @@ class ShrinkReport:
         """What was kept, a line for each cut."""
         shape, kept = self.shape, self.kept
         lines = [
-            f"parameters  {self.parameters_before:,} -> {self.parameters_after:,}",
+            f"parameters  {millions(self.parameters_before)} -> {millions(self.parameters_after)}",
             f"blocks      {self.layers_before} -> {len(self.layers_kept)} (kept {_listed(self.layers_kept)})",
             f"pieces      {self.vocabulary_before:,} -> {self.vocabulary_after:,}",
         ]
@@ -182,8 +182,8 @@ def shrink(
         shape=shape,
         kept=worth,
     )
-    sizes = millions(report.parameters_before), millions(report.parameters_after)
-    logger.info("shrunk from %s to %s parameters; poolers are not counted", *sizes)
+    sizes = millions(report.parameters_after), millions(report.parameters_before)
+    logger.info("the student has %s parameters, cut from a model with %s (poolers not counted)", *sizes)
     return result, report
 
 

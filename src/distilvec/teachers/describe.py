@@ -61,9 +61,10 @@ class TeacherReport:
     def __str__(self) -> str:
         card = self.card
         length = "any length" if card.max_length is None else f"at most {card.max_length} tokens"
+        prompt = f'prompt "{card.prompt}"' if card.prompt else "no prompt"
         lines = [
             f"{card.name}: {card.source} ({card.kind}), {card.width} dimensions, "
-            f"{card.pooling or 'unknown'} pooling, {length}, prompt {card.prompt!r}, "
+            f"{card.pooling or 'unknown'} pooling, {length}, {prompt}, "
             f"licence {card.licence or 'unknown'}"
         ]
         if self.truncated is not None:

@@ -46,12 +46,11 @@ def join(training: TrainingSection, folder: Path) -> Accelerator:
     check_trackers(training)
     # There is no public way to have another precision in a second training of one process.
     AcceleratorState._reset_state(reset_partial_state=True)
-    cpu = training.use_cpu or not (torch.cuda.is_available() or torch.backends.mps.is_available())
     narrow = narrow_by_itself(training) if training.bf16 is None else training.bf16
     wait = timedelta(days=1)  # the others wait while the first process reads and tokenises millions of texts
     try:
         return Accelerator(
-            cpu=cpu,
+            cpu=_on_cpu(training),
             mixed_precision="fp16" if training.fp16 else "bf16" if narrow else "no",
             log_with=list(training.report_to) or None,
             project_dir=str(folder),
@@ -59,6 +58,23 @@ def join(training: TrainingSection, folder: Path) -> Accelerator:
         )
     except (ValueError, RuntimeError, ImportError) as error:
         raise EnvironmentProblem(f"training cannot be set up ({error})", where="training") from error
+
+
+def _on_cpu(training: TrainingSection) -> bool:
+    return training.use_cpu or not (torch.cuda.is_available() or torch.backends.mps.is_available())
+
+
+def check_precision(training: TrainingSection) -> None:
+    """Refuse fp16 where training is on the processor, which has no instructions for it.
+
+    Raises:
+        EnvironmentProblem: it is.
+    """
+    if training.fp16 and _on_cpu(training):
+        why = "training.use_cpu asks for the processor" if training.use_cpu else "there is none here"
+        raise EnvironmentProblem(
+            f"fp16 needs a GPU, and {why}", where="training.fp16", remedy="Leave it out, or set bf16."
+        )
 
 
 def check_trackers(training: TrainingSection) -> None:

@@ -31,7 +31,15 @@ from distilvec.training.attention import attention, choose_attention, rehearse
 from distilvec.training.checkpoint import newest_checkpoint, refuse_other_data, tidy
 from distilvec.training.compiling import compilation, compiled
 from distilvec.training.data import Collator, SignalSource
-from distilvec.training.distributed import barrier, check_trackers, first_rank_first, join, launched, rank
+from distilvec.training.distributed import (
+    barrier,
+    check_precision,
+    check_trackers,
+    first_rank_first,
+    join,
+    launched,
+    rank,
+)
 from distilvec.training.held_out import held_out_terms
 from distilvec.training.items import PreparedCorpus, student_items
 from distilvec.training.loop import Loop
@@ -348,6 +356,7 @@ def check_training(
     """
     check_together(training, optimizer)
     check_evaluations(training)
+    check_precision(training)
     check_trackers(training)
     _check_processes(training)
     make_schedule(training, torch.optim.SGD([torch.zeros(1)]), 1)
