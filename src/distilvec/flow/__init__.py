@@ -1,1 +1,1 @@
-"""The whole flow: a recipe opened as a job, its parts made once, and what commands do with them."""
+"""The whole flow: what a run and the other commands do, in the order of time."""

@@ -40,7 +40,7 @@ __all__ = ["Recipe", "given"]
 class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have none
     """All that a command may be told. `Recipe.load(path)` reads YAML; `Recipe.build(dict)` takes Python values.
 
-    Every section is optional here; each command says what it must find (`distilvec.flow.job.REQUIRED`).
+    Every section is optional here; each command says what it must find (`distilvec.flow.prepare.REQUIRED`).
     """
 
     corpus: CorpusSection | None = None
