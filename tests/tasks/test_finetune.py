@@ -100,7 +100,7 @@ def test_a_call_has_the_digest_that_it_had_in_versions_before(tmp_path: Path) ->
     }  # fmt: skip
     assert _digest(Recipe.build(recipe), {"train": one, "test": one}) == "a35d2140eb8b4ede856ef3ab2d9c4281"
     recipe |= {
-        "corpus": {"path": "rows.jsonl", "text": ["text1", "text2"], "label": "score", "holdout": 0.02},
+        "corpus": {"path": "rows.jsonl", "text": ["text1", "text2"], "label": "score"},
         "student": {"model": "org/model", "max_length": 64, "extend_length": True, "pooling": "mean"},
         "task": {"kind": "similarity", "label": "score", "alpha": 1.0, "encoding": "separate"},
         "training": {"epochs": 3, "batch_size": 16}, "optimizer": {"lr": 2e-5, "heads_lr": 1e-3},

@@ -41,6 +41,8 @@ from distilvec.training.distributed import launched
 logger = logging.getLogger(__name__)
 RECORD, REPORT = "finetune.json", "report"
 #: Every row counts, also a text that occurs twice; only absurdly long ones are left out.
+#: Learning rate of all weights.
+RATE = 2e-5
 _AS_GIVEN = {"holdout": 0.0, "repeated": True, "max_characters": 100_000}
 _USES = ("train", "validation", "test")
 #: Of a run's folder, what goes with the model.
@@ -118,7 +120,7 @@ def finetune(
                     "test": test,
                 },
                 training={"epochs": 3, "batch_size": 16, **(training or {})},
-                optimizer={"lr": 2e-5 if lora is False else 1e-4, "heads_lr": 1e-3, **(optimizer or {})},
+                optimizer={"lr": RATE if lora is False else 1e-4, "heads_lr": 1e-3, **(optimizer or {})},
             )
             files = _files(recipe)
             digest = _digest(recipe, files)
@@ -250,6 +252,8 @@ def _digest(recipe: Recipe, files: Mapping[str, Examples]) -> str:
     Keys at their defaults have no part in it, so that a key that a later version adds does not undo finished work.
     """
     settings = _settings(recipe, changed=True)
+    if settings["optimizer"].get("lr") == RATE:  # as it was known while this was every recipe's rate
+        del settings["optimizer"]["lr"]
     folder = Path(settings["model"])
     named = [file for kind in ("safetensors", "json") for file in folder.rglob(f"*.{kind}")]
     hashes = hash_files(folder, [file for file in named if file.is_file()])
