@@ -143,9 +143,9 @@ def compare(
                 remedy="Change the recipe; seeds, tune, reference and output are given by name.",
             )
         return start(_opened(teacher, output), methods, seeds, tune=tune, reference=reference)
-    if student is None or corpus is None:
-        remedy = "Give all three as for distill, or a Recipe or the path of its file (.yaml) alone."
-        raise DistilvecError("teacher, student and corpus, or a recipe, are needed", where="compare", remedy=remedy)
+    if corpus is None:
+        remedy = "Give both as for distill, or a Recipe or the path of its file (.yaml) alone."
+        raise DistilvecError("teacher and corpus, or a recipe, are needed", where="compare", remedy=remedy)
     if "method" in sections:
         raise DistilvecError("a comparison takes methods, a list", where="method", remedy="Give methods=[...].")
     recipe = recipe_of(teacher, student, corpus, None, output or "out", **sections)
