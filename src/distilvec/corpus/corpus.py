@@ -216,9 +216,9 @@ def read_corpus(
         joint: make one item of a row's two texts, with `keys.PAIR` (U+001E) between them; student and teacher read
             it as their tokenizers encode a pair.
         holdout: share in [0, 1) kept out of training; None = 2 %, of a small corpus about 120 items, at most a fifth
-            (`split.share_for`). It goes by the hash of the text (of a pair's first text): an item stays on its side
-            when the corpus is reordered or grows, as long as the share is given. A text of a held-out pair that another pair trains on is left out of
-            both sides and counted (`Audit.shared`): what is held out is never trained on.
+            (`split.share_for`). It goes by the hash of the text (of a pair's first text): with a given share an item
+            stays on its side when the corpus is reordered or grows. A text of a held-out pair that another pair trains
+            on is left out of both sides and counted (`Audit.shared`): what is held out is never trained on.
         strict: fail on the first row that would be left out, duplicates of single texts included.
         max_characters: longer texts are rejected; images and molecules have limits of their own.
         limit: stop after so many rows.
