@@ -71,13 +71,6 @@ def test_a_bad_change_is_blamed_on_the_option(recipe: Path, capsys: pytest.Captu
     assert "recipe.yaml, line 4, training.epoch: " in refused(capsys, "run", str(recipe), "--set", "output=other")
 
 
-@pytest.mark.parametrize("command", ["run", "train"])
-def test_resuming_nothing_is_refused(recipe: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
-    message = refused(capsys, command, str(recipe), "--resume")
-    assert "out: this folder holds no run to resume" in message and "Leave --resume out" in message
-    assert not Path("out").exists()
-
-
 def test_restarted_jobs_may_always_resume(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/distributed.md: under torchrun the first start may have --resume, too."""
     import distilvec.cli.main as module

@@ -89,8 +89,8 @@ def test_bad_yaml_in_a_change(recipe: Path, value: str) -> None:
         ("method.name.x=1", r'"name" in "method\.name\.x"'),
         ("corpus", r'"corpus".*key\.key=value'),
         ("=", r'"=".*key\.key=value'),
-        ("teachers=[null]", r"line 3, teachers\.0: keys belong here, not None"),
-        ("corpus.limit={}", r"line 2, corpus\.limit: .*integer"),
+        ("teachers=[null]", r"--set teachers\.0: keys belong here, not None"),
+        ("corpus.limit={}", r"--set corpus\.limit: .*integer"),
     ],
 )
 def test_changes_that_lead_nowhere(recipe: Path, change: str, said: str) -> None:

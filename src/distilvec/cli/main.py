@@ -113,18 +113,14 @@ def run_command(
 def _resumes(recipe: Any, resume: bool) -> bool:
     """Whether to resume. If there is nothing to resume, a person at a terminal is asked whether to start.
 
-    Under torchrun it starts, because a scheduler restarts a job with the command of its first start.
-
-    Raises:
-        DistilvecError: there is nothing, and nobody to ask.
+    Without a terminal it starts, with a warning: a scheduler restarts a job with the command of its first start, which
+    may have been killed before anything was written.
     """
     out = Path(recipe.output)
-    if not resume or (out / "recipe.yaml").is_file() or "RANK" in os.environ:
+    asked = sys.stdin.isatty() and sys.stderr.isatty()
+    if not resume or not asked or (out / "recipe.yaml").is_file() or "RANK" in os.environ:
         return resume
     what = "this folder holds no run to resume"
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        remedy = "Leave --resume out to start from the beginning, or name the run's folder (-o)."
-        raise DistilvecError(what, where=str(out), remedy=remedy)
     typer.confirm(f"{printable(str(out))}: {what}. Start from the beginning?", abort=True, err=True)
     return False
 
