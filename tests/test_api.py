@@ -164,7 +164,7 @@ def test_methods_are_compared_from_values_a_recipe_and_its_file(
     ):
         with pytest.raises(DistilvecError, match=told):
             distilvec.compare(file, methods=["cosine"], **values)
-    with pytest.raises(DistilvecError, match=r"^compare: .*student and corpus, .*recipe"):
+    with pytest.raises(DistilvecError, match=r"^compare: .*teacher and corpus, .*recipe"):
         distilvec.compare({"teachers": []}, methods=["cosine"])
     with pytest.raises(DistilvecError, match=r"^method: .*\bmethods\b"):
         distilvec.compare(str(tiny_bert), student, corpus, method="cosine")
