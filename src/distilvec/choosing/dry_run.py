@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from distilvec.choosing.probe import short_training
+from distilvec.choosing.probe import quiet_settings
 from distilvec.choosing.sample import whole_groups
 from distilvec.corpus.files import MANIFEST
 from distilvec.corpus.groups import rows_with_companions
@@ -48,7 +48,8 @@ from distilvec.store.scan import part_names
 from distilvec.teachers import Teacher, TeacherReport, check_teacher
 from distilvec.teachers.service import ServiceTeacher
 from distilvec.teachers.signals import NOTHING, Wanted
-from distilvec.training.fit import companions_of
+from distilvec.training import Material, fit
+from distilvec.training.checks import companions_of
 from distilvec.words import duration, size
 
 if TYPE_CHECKING:
@@ -328,19 +329,18 @@ def _probe_student(
     begun, whole = time.perf_counter(), given(recipe.training.batch_size, "training.batch_size")
     batch = max(1, min(whole, len(rows_with_companions(corpus, rows, most)[0])))
     student = prepared.start.open()
+    few = _Rows(corpus, rows)
+    learnt = Material(
+        few,  # type: ignore[arg-type]
+        [each.info for each in taught],
+        [each.source(few, rows, place, task) for each in taught],  # type: ignore[arg-type]
+        task=task,
+        scores=scores,
+    )
+    short = {"batch_size": batch, "max_steps": PROBE_STEPS, "gradient_accumulation_steps": 1}
+    settings = quiet_settings({**recipe.training.model_dump(), **short}, recipe.optimizer, place)
     with adapted(recipe, student):
-        fitted = short_training(
-            student,
-            fresh_method(recipe),
-            _Rows(corpus, rows),  # type: ignore[arg-type]
-            taught,
-            recipe.training.model_dump()
-            | {"batch_size": batch, "max_steps": PROBE_STEPS, "gradient_accumulation_steps": 1},
-            recipe.optimizer,
-            task=task,
-            place=place,
-            scores=scores,
-        )
+        fitted = fit(student, fresh_method(recipe), learnt, settings)
     setup = time.perf_counter() - begun - fitted.seconds
     derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))
     # A larger batch than the probe has items for takes as much longer.
