@@ -137,13 +137,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         scored, written, scores = _probe_scorers(probe, rows, summary) if asked else (0.0, 0.0, None)
         seconds, disk = seconds + scored, disk + written
         if mining:
-            cost = mining_cost(corpus, further, probe.teachers.first.card.width)
-            summary.add(
-                "mining",
-                f"{cost.queries:,} queries in {cost.documents:,} documents, {cost.products:,.3g} products of vectors: "
-                f"{duration(cost.seconds)}",
-            )
-            seconds += cost.seconds
+            seconds += _describe_mining(corpus, further, probe, summary)
         if prepared is not None:
             trained, kept = _probe_student(prepared, rows, taught, scores, summary)
             seconds, disk = seconds + trained, disk + kept
@@ -152,6 +146,23 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
             extra = f"; {few}" if few else ", agreement with the teacher" if compares(recipe) else ""
             summary.add("judging", (", ".join(task.name + own for task in prepared.tasks) or "no tasks") + extra)
         disk += _prepared_bytes(probe)
+    _describe_end(recipe, seconds, disk, summary, teaching_only=teaching_only)
+    return summary
+
+
+def _describe_mining(corpus: Corpus, further: Corpus | None, probe: Probe, summary: Plan) -> float:
+    """Say what a search through all documents takes; its seconds."""
+    cost = mining_cost(corpus, further, probe.teachers.first.card.width)
+    summary.add(
+        "mining",
+        f"{cost.queries:,} queries in {cost.documents:,} documents, {cost.products:,.3g} products of vectors: "
+        f"{duration(cost.seconds)}",
+    )
+    return cost.seconds
+
+
+def _describe_end(recipe: Recipe, seconds: float, disk: float, summary: Plan, *, teaching_only: bool) -> None:
+    """Say how much room and time all of it takes, and what it leaves."""
     free = shutil.disk_usage(_existing(Path(recipe.output))).free
     summary.add("disk", f"{size(disk)} will be written; {size(free)} are free")
     summary.add("time", f"about {duration(seconds)}" + ("" if teaching_only else " before judging"))
@@ -161,7 +172,6 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         summary.add(
             "output", f"{recipe.output}: student/, report.html, report.md, report.json, run.jsonl, checkpoints/"
         )
-    return summary
 
 
 def _wanted(probe: Probe, prepared: Prepared | None, *, mining: bool) -> Sequence[Wanted]:
