@@ -16,9 +16,11 @@ A short training of the candidate itself (`probe`) counts more: what it has reac
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -66,66 +68,13 @@ class KnownRun:
         return (self.kept - self.start) / (1 - self.start)
 
 
-def _runs(student: str, kind: Kind, start: float, read: int, kept: Mapping[str, float]) -> list[KnownRun]:
-    return [KnownRun(student, kind, method, read, start, value) for method, value in kept.items()]
+def _known_runs() -> tuple[KnownRun, ...]:
+    rows = json.loads((Path(__file__).parent / "known_runs.json").read_text(encoding="utf-8"))["runs"]
+    return tuple(KnownRun(**{name: value for name, value in row.items() if name != "source"}) for row in rows)
 
 
-_TALAS, _HEADLINE, _STATIC, _CHOOSING = 27_000, 1_670_000, 556_000, 26_000
-
-#: From experiments/results: talas_table (average over nine sets, main methods with their defaults), headline,
-#: compression (static students on the headline's pool), choosing (eight sets) and quarter (nine sets; token states
-#: beside cosine). A test compares them with the files.
-RUNS: tuple[KnownRun, ...] = (
-    *_runs(
-        "bpe",
-        "other",
-        0.7045,
-        _TALAS,
-        {
-            "cosine": 0.8027,
-            "distilcse": 0.8462,
-            "distillcse": 0.7672,
-            "jasper_stella": 0.7373,
-            "leaf": 0.7882,
-            "mse": 0.8075,
-            "talas": 0.8234,
-        },
-    ),
-    *_runs(
-        "cut",
-        "fewer pieces",
-        0.8892,
-        _TALAS,
-        {"cosine": 0.9261, "distilcse": 0.9315, "distillcse": 0.9178, "leaf": 0.9217, "talas": 0.9285},
-    ),
-    *_runs("cut3", "fewer pieces", 0.9238, _TALAS, {"talas": 0.9286}),
-    *_runs("cut", "fewer pieces", 0.8892, _HEADLINE, {"cosine": 0.9509, "distilcse": 0.949}),
-    *_runs("static, 256 numbers, all pieces", "static", 0.8904, _STATIC, {"cosine": 0.9519}),
-    *_runs("static, 256 numbers, 21,500 pieces", "static", 0.8882, _STATIC, {"cosine": 0.9512}),
-    *_runs("static, 384 numbers, 5,000 pieces", "static", 0.8451, _STATIC, {"cosine": 0.8957}),
-    *_runs("static, 256 dimensions, 5,000 pieces", "static", 0.8698, _CHOOSING, {"cosine": 0.9106}),
-    *_runs("static, all dimensions, 5,000 pieces", "static", 0.8737, _CHOOSING, {"cosine": 0.9106}),
-    *_runs("fresh, 2 layers of 192", "other", 0.7945, _CHOOSING, {"cosine": 0.8098}),
-    *_runs("1 layer, 5,000 pieces", "one block", 0.8453, _CHOOSING, {"cosine": 0.8405}),
-    *_runs("cut", "fewer pieces", 0.8810, _CHOOSING, {"cosine": 0.9237}),
-    *_runs("cut3", "fewer pieces", 0.9173, _CHOOSING, {"cosine": 0.9261}),
-    *_runs("static, 256 dimensions, all pieces", "static", 0.8967, _CHOOSING, {"cosine": 0.9251}),
-    *_runs("4 layers, 5,000 pieces", "fewer pieces", 0.9344, _CHOOSING, {"cosine": 0.9395}),
-    *_runs("static, all dimensions, all pieces", "static", 0.8998, _CHOOSING, {"cosine": 0.9245}),
-    *_runs("1 layer, all pieces", "one block", 0.8807, _CHOOSING, {"cosine": 0.8674}),
-    *_runs("2 layers, all pieces", "all pieces", 0.9186, _CHOOSING, {"cosine": 0.9701}),
-    *_runs("3 layers, all pieces", "all pieces", 0.9522, _CHOOSING, {"cosine": 0.9808}),
-    *_runs("4 layers, all pieces", "all pieces", 0.9703, _CHOOSING, {"cosine": 0.9940}),
-    *_runs("quarter", "narrower", 0.9327, 40_600, {"cosine": 0.9799}),
-    *_runs("quarter", "narrower", 0.9327, 162_000, {"cosine": 0.9870}),
-    *_runs("quarter", "narrower", 0.9325, 381_000, {"cosine": 0.9923}),
-    *_runs("quarter", "narrower", 0.9327, 778_000, {"cosine": 0.9946}),
-    *_runs("quarter", "narrower", 0.9294, 2_350_000, {"cosine": 0.9976}),
-    *_runs("quarter, 26,000 pieces", "narrower", 0.9321, 2_320_000, {"cosine": 0.9981}),
-    *_runs("eighth", "narrower", 0.8949, 1_620_000, {"cosine": 0.9770}),
-    *_runs("twentieth", "narrower", 0.8685, 793_000, {"cosine": 0.9407}),
-    *_runs("twentieth", "narrower", 0.8578, 1_620_000, {"cosine": 0.9267}),
-)
+#: Committed runs; each row of the file names the experiment that it comes from. A test compares them with its results.
+RUNS = _known_runs()
 
 
 @dataclass(frozen=True)
