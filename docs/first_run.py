@@ -2,9 +2,9 @@
 
     python docs/first_run.py --teacher FOLDER     # writes docs/assets/first-run.txt
 
-The commands and the program are README's own blocks. FOLDER stands for the teacher's hub id and is not shown, so that no
-network is needed but for the installation. The corpus is the demo's: docstrings of this Python. Of a line that was drawn
-again and again, a bar, the recording keeps the last state.
+The program is README's own. FOLDER stands for the teacher's hub id and is not shown, so that only installing needs a
+network. The corpus is the demo's: docstrings of this Python. Of a line that was drawn again and again, a bar, the
+recording keeps the last state.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def as_seen(text: str, hidden: dict[str, str]) -> str:
     seen = "\n".join(line.rstrip() for line in lines)
     for name, shown in hidden.items():
         seen = seen.replace(name, shown)
-    return "\n".join(line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ..." for line in seen.split("\n")).strip("\n")
+    cut = (line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ..." for line in seen.split("\n"))
+    return "\n".join(cut).strip("\n")
 
 
 def main() -> None:
