@@ -11,9 +11,11 @@ of the committed results), `keys NAME`, or `figures NAME`: the template docs/fig
 
 from __future__ import annotations
 
+import html
 import inspect
 import re
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -51,6 +53,7 @@ MEASURED: dict[str, tuple[str, dict[str, str]]] = {
     "writing/table.md": (".*", {}),
     "scores/table.md": (".*(Retrieval|Chosen)", {}),
 }
+GREEK = {"alpha": "α", "beta": "β", "lambda": "λ", "mu": "μ", "Sigma": "Σ", "tau": "τ"}
 #: Made of docs/figures/chart.svg.
 CHART = ROOT / "docs/assets/chart.svg"
 LIMITS = {"Gt": ">", "Ge": "≥", "Lt": "<", "Le": "≤", "MinLen": "at least"}
@@ -119,10 +122,27 @@ def method_text(method: str) -> str:
 
     cls = resolve(method)
     said = inspect.cleandoc(sys.modules[cls.__module__].__doc__ or "")
-    # A formula needs an empty line before it to be a block; docstrings have none after "per coordinate:".
-    said = re.sub(r"(?m)^(\S.*)\n(?= {4}\S)", r"\1\n\n", said)
+    said = re.sub(r"\n*((?:^ {4}.*\n?)+)", lambda block: f"\n\n{formula(block[1])}\n", said, flags=re.MULTILINE)
     shared = "Symbols and presets: [what they share](../methods.md#what-they-share)."
     return f"{said}\n\n*Source:* {linked(cls.paper)}. {shared}"
+
+
+def formula(text: str) -> str:
+    """Lines of a formula as HTML, which needs no script: e_{l,i} and x^2 with their letters below and above.
+
+    >>> formula("    L = mean_i ||e_i - t_i||^2")
+    '<pre>L = mean<sub>i</sub> ‖e<sub>i</sub> − t<sub>i</sub>‖<sup>2</sup></pre>'
+    """
+    shown = html.escape(textwrap.dedent(text).rstrip(), quote=False)
+    for old, new in (("||", "‖"), ("&lt;=", "≤"), ("&gt;=", "≥"), ("!=", "≠"), (" - ", " − "), (" -", " −")):
+        shown = shown.replace(old, new)
+    shown = re.sub(rf"(?<![A-Za-z])({'|'.join(GREEK)})(?![A-Za-z])", lambda name: GREEK[name[1]], shown)
+    shown = re.sub(r"(?<![A-Za-z])sum(?=_)", "∑", re.sub(r"sqrt(?=\()", "√", shown))
+    for mark, tag in (("_", "sub"), (r"\^", "sup")):  # names such as student_space stay
+        shown = re.sub(rf"{mark}\{{([^}}]*)\}}", rf"<{tag}>\1</{tag}>", shown)
+        shown = re.sub(rf"(?<![a-z]{{4}}){mark}(\([^)]*\)|[A-Za-z0-9]+)", rf"<{tag}>\1</{tag}>", shown)
+        shown = re.sub(rf"{mark}([a-z]{{1,2}})\b", rf"<{tag}>\1</{tag}>", shown)
+    return f"<pre>{shown}</pre>"
 
 
 def measured(method: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from distilvec import progress
+from distilvec.corpus import read_corpus
 from distilvec.progress import Ticker, stages, working
 from distilvec.words import per, rough_duration
 
@@ -132,6 +134,33 @@ def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], clock: Clo
         "stage 2 of 5: training: 40/1,000 steps, 2.0 s/step, 32 min left, loss 0.1000",
         "stage 2 of 5: training: 1,000/1,000 steps, 10 steps/s, took 2 min, loss 0.1000",
     ]
+
+
+class Recorder:
+    """A screen that keeps what it is shown."""
+
+    every = 0.0
+
+    def __init__(self) -> None:
+        self.lines: list[progress.Line] = []
+
+    def show(self, line: progress.Line) -> None:
+        self.lines.append(line)
+
+
+@pytest.mark.parametrize(("name", "total"), [("texts.txt", 2500), ("texts.txt.gz", 0)])
+def test_reading_a_corpus_shows_how_far_it_is(
+    name: str, total: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr(progress, "_open_screen", lambda: recorder)
+    with (gzip.open if name.endswith("gz") else open)(tmp_path / name, "wt", encoding="utf-8") as file:
+        file.writelines(f"text number {number}\n" for number in range(2500))
+    read_corpus(str(tmp_path / name), tmp_path / "corpus")
+    assert [(line.done, line.total) for line in recorder.lines[:2]] == [(1000, total), (2000, total)]
+    assert recorder.lines[-1].last and not recorder.lines[-1].kept
+    assert recorder.lines[1].title == f"reading {name}" and " rows/s" in recorder.lines[1].details
+    assert ("/2,500 rows" in recorder.lines[1].details) == ("left" in recorder.lines[1].details) == bool(total)
 
 
 def test_what_is_there_already_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,7 @@ class Line:
 
     Attributes:
         title: stage and work, e.g. "stage 3 of 5: training".
+        done, total: what the bar shows; without a bar if `total` is 0.
         details: numbers done, rate, time left, loss.
         last: whether the work is finished.
         kept: whether the last line stays on the screen.
@@ -97,7 +98,7 @@ class _Terminal:
         for _ in range(3):
             row.add_column(no_wrap=True)
         bar = ProgressBar(max(line.total, 1), line.done, width=_BAR if console.width >= 80 else _BAR // 3)
-        row.add_row(Text(line.title), bar, Text(line.details, overflow="ellipsis"))
+        row.add_row(Text(line.title), bar if line.total else "", Text(line.details, overflow="ellipsis"))
         with console.capture() as drawn:
             console.print(row, end="")
         return drawn.get().rstrip("\n")
@@ -146,7 +147,7 @@ def _quiet() -> bool:
 
 
 class Ticker:
-    """Shows the progress of one piece of work; call it with what is done so far.
+    """Shows the progress of one piece of work; call it with what is done so far, and of how much if that is known.
 
     Args:
         what: what is being done.
@@ -161,8 +162,8 @@ class Ticker:
         self.first: int | None = None
         self.over = False
 
-    def __call__(self, done: int, total: int, note: str = "") -> None:
-        now, begins, ends = time.monotonic(), self.first is None, done >= total
+    def __call__(self, done: int, total: int | None, note: str = "") -> None:
+        now, begins, ends = time.monotonic(), self.first is None, total is not None and done >= total
         if self.first is None:
             self.first, self.start = done, now
         early = now - self.last < self.screen.every and not (begins and self.screen.every < 1)
@@ -171,13 +172,15 @@ class Ticker:
         self.last, self.over = now, ends
         if ends and begins:  # all of it was there already
             return
-        numbers, taken = [f"{done:,}/{total:,} {self.unit}"], now - self.start
+        numbers, taken = [f"{done:,}{'' if total is None else f'/{total:,}'} {self.unit}"], now - self.start
         if done > self.first and taken > 0:
             rate = (done - self.first) / taken
-            left = f"{rough_duration((total - done) / rate)} left"
-            numbers += [per(rate, self.unit), f"took {rough_duration(taken)}" if ends else left]
+            numbers.append(per(rate, self.unit))
+            if total is not None:
+                left = f"{rough_duration((total - done) / rate)} left"
+                numbers.append(f"took {rough_duration(taken)}" if ends else left)
         details = ", ".join([*numbers, note] if note else numbers)
-        self.screen.show(Line(self.title, done, total, details, ends, self.kept))
+        self.screen.show(Line(self.title, done, total or 0, details, ends, self.kept))
 
 
 @contextlib.contextmanager

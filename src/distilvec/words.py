@@ -20,6 +20,20 @@ def signed(value: float) -> str:
     return ABSENT if not math.isfinite(value) else f"{100 * value:+.1f}".replace("-", "−")
 
 
+def comparison(where: str, a: str, b: str, value: float, interval: tuple[float, float] | None) -> str:
+    """A sentence on how much better a is than b, a fraction; one is better or worse only if the interval supports it.
+
+    >>> comparison("retrieval", "student", "teacher", -0.1, (-0.12, -0.08))
+    'On retrieval, student is worse than teacher (−10.0 points, 95 % interval −12.0 to −8.0).'
+    """
+    low, high = interval or (value, value)
+    verdict = "is better than" if low > 0 else "is worse than" if high < 0 else "cannot be told apart from"
+    if interval is None and not low > 0:
+        verdict = "is not shown to be better than"
+    shown = "no interval" if interval is None else f"95 % interval {signed(low)} to {signed(high)}"
+    return f"On {where}, {a} {verdict} {b} ({signed(value)} points, {shown})."
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     """A number that already is in percent."""
     return ABSENT if value is None or not math.isfinite(value) else f"{value:.{digits}f} %"

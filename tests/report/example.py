@@ -206,9 +206,7 @@ def example(title: str = "TALAS: all-MiniLM-L6-v2 into two layers", **changes: d
     }
     for name, change in changes.items():
         parts[name] = None if change is None else {**parts.get(name, {}), **change}
-    alarm = (
-        "On retrieval, student is not shown to be better than free baseline: +1.2 points, 95 % interval −0.4 to +2.9."
-    )
+    alarm = "On retrieval, student cannot be told apart from free baseline (+1.2 points, 95 % interval −0.4 to +2.9)."
     made = "2026-11-21T10:47:00+00:00"
     return Record(title=title, created=made, alarms=[alarm], sections=parts)
 

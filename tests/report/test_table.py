@@ -104,11 +104,8 @@ def test_a_winner_is_named_only_with_support(capsys: pytest.CaptureFixture[str])
     show_table(example())
     shown = " ".join(capsys.readouterr().out.split())
     assert "student is better than free baseline (+6.4 points" in shown
-    assert (
-        "On retrieval, student cannot be told apart from free baseline (+1.2 points, 95 % interval −0.4 to +2.9)"
-        in shown
-    )
-    assert "Alarm: On retrieval, student is not shown" in shown
+    alarm = "On retrieval, student cannot be told apart from free baseline (+1.2 points, 95 % interval −0.4 to +2.9)"
+    assert f"Alarm: {alarm}" in shown and shown.count(alarm) == 1
 
 
 def test_the_head_says_what_is_kept_and_at_what_size_and_speed() -> None:
@@ -120,7 +117,7 @@ def test_the_head_says_what_is_kept_and_at_what_size_and_speed() -> None:
         "- 2,098 texts per second, 3.4 × the teacher · one text: 2.3 ms",
     ):
         assert line in head
-    assert head.count("95.6 %") == 1 and head.count("is not shown") == 1, "nothing is said twice"
+    assert head.count("95.6 %") == 1 and head.count("cannot be told apart") == 1, "nothing is said twice"
 
 
 def test_verdict_says_what_the_students_own_head_answers() -> None:

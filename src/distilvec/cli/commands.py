@@ -114,8 +114,9 @@ def push(
     repository: Annotated[str, typer.Argument(help="on the Hugging Face Hub: name, or organisation/name")],
     private: Annotated[bool, typer.Option("--private", help="where the repository is new")] = False,
     message: Annotated[str | None, typer.Option(help="of the commit")] = None,
+    quiet: Quiet = False,
 ) -> None:
-    """A student and its card to the Hugging Face Hub."""
+    """Upload a student and its model card to the Hugging Face Hub."""
     from distilvec.flow.push import push as start
 
     say(start(folder, repository, private=private, message=message))
@@ -127,6 +128,7 @@ def align(
     teacher: Annotated[str, typer.Option(help="teacher model or tokenizer")],
     mode: Annotated[str, typer.Option(help="strict, path, full, reciprocal or spans")] = "strict",
     picture: Annotated[Path | None, typer.Option(help="also draw it into this .png or .svg file")] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Show which tokens of a student and of a teacher stand for the same piece of a sentence."""
     from distilvec.alignment.drawing import align_command
@@ -303,6 +305,7 @@ def serve(
     name: Annotated[str | None, typer.Option(help="that clients ask for; default the folder's")] = None,
     key_env: Annotated[str | None, typer.Option(help="environment variable with the key that clients send")] = None,
     batch_size: Annotated[int, typer.Option(help="texts that are encoded together", min=1)] = 64,
+    quiet: Quiet = False,
 ) -> None:
     """Answer requests for vectors over HTTP, in the shape of OpenAI's /embeddings."""
     from distilvec.serving.serve import serve as start

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -25,11 +24,11 @@ from distilvec.corpus.sources import Source, find_source
 from distilvec.corpus.split import USUAL_SHARE, share_for
 from distilvec.corpus.writer import CorpusWriter
 from distilvec.errors import DataError, DistilvecError
+from distilvec.progress import Ticker
 from distilvec.system_errors import disk_problems
 
 _LOG = logging.getLogger(__name__)
 REJECTED = "rejected.jsonl"
-_SECONDS_BETWEEN_LINES = 30.0
 
 
 def _scores(labels: np.ndarray) -> np.ndarray:
@@ -331,8 +330,9 @@ def _read_all(
     Raises:
         DataError: nothing usable, or nothing left to train on.
     """
-    read = 0
-    told = time.monotonic()
+    read, expected = 0, source.expected()
+    total = expected if limit is None or expected is None else min(limit, expected)
+    ticker = Ticker(f"reading {Path(source.name).name}", "rows", kept=False)
     for row in source.rows(wanted.columns, wanted.longest):
         read += 1
         try:
@@ -346,9 +346,9 @@ def _read_all(
             rejections.add(row, str(problem))
         if read == limit:
             break
-        if read % 1000 == 0 and time.monotonic() - told > _SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
-            _LOG.info("%s: %s rows read", source.name, f"{read:,}")
+        if read % 1000 == 0:
+            ticker(read, total)
+    ticker(read, read)
     writer.flush()
     if not writer.kept:
         why = f"{read:,} rows read: {rejections.summary()}" if read else "0 rows read"

@@ -36,6 +36,18 @@ def parquet_rows(path: Path, columns: Sequence[str] | None, images: bool = False
                 yield Row(str(path), number, dict(zip(batch.schema.names, values, strict=True)))
 
 
+def parquet_size(path: Path) -> int:
+    """The number of rows that a parquet file says it has.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
+    import pyarrow.parquet as pq
+
+    with reading(path):
+        return int(pq.read_metadata(path).num_rows)
+
+
 def arrow_values(column: Any, *, bytes_are_texts: bool = True) -> list[Any]:
     """A column as Python values; bytes that are not UTF-8 keep lone surrogates, which the audit rejects."""
     import pyarrow as pa

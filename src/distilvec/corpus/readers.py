@@ -14,7 +14,7 @@ from pathlib import Path
 from distilvec.corpus.forms import ONE_A_LINE, check_form, check_not_a_table, looks_like, remedy_of
 from distilvec.corpus.jsonlist import json_list
 from distilvec.corpus.opening import COMPRESSED, Line, lines, opened
-from distilvec.corpus.parquet import parquet_rows
+from distilvec.corpus.parquet import parquet_rows, parquet_size
 from distilvec.corpus.rows import Row, excerpt
 from distilvec.errors import DataError, DistilvecError
 
@@ -83,6 +83,24 @@ def read_file(path: Path, columns: Sequence[str] | None, max_characters: int, im
         return parquet_rows(path, columns, images)
     # A character has at most 4 bytes, 12 when JSON escapes it.
     return readers[kind](path, max(_LONGEST_LINE, 12 * max_characters))
+
+
+def about_rows(paths: Sequence[Path]) -> int | None:
+    """About how many rows files have: their lines, or what a parquet file says; None if one is packed or missing."""
+    total = 0
+    for path in paths:
+        if path.suffix.lower() in COMPRESSED or path.suffix.lower() not in SUFFIXES:
+            return None
+        try:
+            total += parquet_size(path) if path.suffix.lower() == ".parquet" else _lines_in(path)
+        except (OSError, DataError):  # reading it says what is wrong
+            return None
+    return total
+
+
+def _lines_in(path: Path) -> int:
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
 
 
 def _decoded(path: Path, longest: int, errors: str = "strict") -> Iterator[tuple[Line, str | Row]]:

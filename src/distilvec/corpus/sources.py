@@ -14,7 +14,7 @@ from typing import Any
 from distilvec.corpus import hub
 from distilvec.corpus.folders import IMAGE_SUFFIXES, folder_fingerprint, holds_images, image_rows, unchanged
 from distilvec.corpus.keys import Modality
-from distilvec.corpus.readers import SUFFIXES, file_kind, read_file
+from distilvec.corpus.readers import SUFFIXES, about_rows, file_kind, read_file
 from distilvec.corpus.rows import Row, require_columns, shown
 from distilvec.corpus.tables import check_iterable, chosen_split, is_dataset, is_table, no_files, table_rows
 from distilvec.errors import DataError, DistilvecError
@@ -40,6 +40,7 @@ class Source:
         rows: (columns, longest text) -> rows.
         modality: text, image or molecule: the one asked for, or what the source says.
         forget: removes what reading these columns has kept, once the corpus holds it; None where nothing is kept.
+        expected: about how many rows there are, for a bar; None if that cannot be known quickly.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Source:
     rows: Callable[[Sequence[str], int], Iterator[Row]]
     modality: Modality = "text"
     forget: Callable[[Sequence[str]], None] | None = None
+    expected: Callable[[], int | None] = lambda: None
 
 
 def find_source(
@@ -133,7 +135,7 @@ def _files(paths: Sequence[Path], name: str, asked: Modality | None) -> Source:
 
     # Tables may hold paths of images, which change without them.
     complete = modality != "image" or all(path.suffix == NPZ or _holds_bytes(path) for path in paths)
-    return Source(name, state.hexdigest() if complete else None, rows, modality)
+    return Source(name, state.hexdigest() if complete else None, rows, modality, expected=lambda: about_rows(paths))
 
 
 def _holds_bytes(path: Path) -> bool:
@@ -239,7 +241,8 @@ def _items(items: Iterable[Any], modality: Modality) -> Source:
             (Row("items", number, item) for number, item in enumerate(items, start=1)), columns, modality
         )
 
-    return Source("the items given", fingerprint, rows, modality)
+    number = len(items) if isinstance(items, Sequence) else None
+    return Source("the items given", fingerprint, rows, modality, expected=lambda: number)
 
 
 def _written(item: Any) -> str:
@@ -316,7 +319,8 @@ def _dataset(dataset: Any, name: str, modality: Modality) -> Source:
             chosen = undecoded(chosen)
         return _with_columns(_dataset_rows(chosen, name, _IMAGES if modality == "image" else _BATCH), columns, modality)
 
-    return Source(name, fingerprint, rows, modality)
+    number = len(dataset) if hasattr(dataset, "__len__") else None
+    return Source(name, fingerprint, rows, modality, expected=lambda: number)
 
 
 def _embeds(dataset: Any) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 PAGE = "page"
-_BLOCK, _SECONDS_BETWEEN_LINES = 512, 30.0
+_BLOCK = 512
 #: What the page needs of the export around it; the float model stays behind.
 _MODEL = (CONFIG, "config.json", "tokenizer.json", "tokenizer_config.json", "encoder.js", LAYOUTS["web"]["int8"])
 _IMPORTS = {

@@ -52,8 +52,9 @@ def with_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
     epochs, batch = training.epochs or row.epochs(texts), training.batch_size or row.batch_size
     if None in (rate, training.epochs, training.batch_size):
         chosen.append(
-            f"training: learning rate {rate or row.lr:g}, {epochs:g} epochs, batches of {batch}, as there are "
-            f"{texts:,} {corpus.modality}s to train on and the student is {row.kind} (see {row.evidence})"
+            f"training: learning rate {rate or row.lr:g}, {epochs:g} {'epoch' if epochs == 1 else 'epochs'}, batches "
+            f"of {batch}, as there are {texts:,} {corpus.modality}s to train on and the student is {row.kind} (see "
+            f"{row.evidence})"
         )
     data = recipe.model_dump()
     data |= {"student": student, "method": method}

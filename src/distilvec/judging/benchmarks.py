@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 #: Types of tasks whose corpora are too large to keep their vectors.
 _LARGE = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking")
-_CHUNK, _SECONDS_BETWEEN_LINES = 4096, 30.0
+_CHUNK = 4096
 
 
 class MtebTask(JudgingTask):

@@ -18,7 +18,7 @@ from distilvec.judging.scores import SEARCHES, Score, can_be_kept, searches
 from distilvec.judging.tasks import JudgingTask, check_tasks
 from distilvec.progress import Ticker
 from distilvec.showing import Shown
-from distilvec.words import points, signed
+from distilvec.words import comparison, points
 
 logger = logging.getLogger(__name__)
 #: From so many tasks on, lines say which of how many is finished.
@@ -234,7 +234,7 @@ def judge(
 
 
 def alarm(named: str, student: str, reference: str, gap: float, interval: tuple[float, float] | None) -> list[str]:
-    """A sentence where the student is not better than what it has to beat; [] where it is.
+    """A sentence, the report's own, if the student is not better than what it has to beat; [] if it is.
 
     Args:
         named: what on, as in "On the average".
@@ -242,12 +242,9 @@ def alarm(named: str, student: str, reference: str, gap: float, interval: tuple[
         gap: how much better the student is, a fraction.
         interval: of the gap, where there is one.
     """
-    low, high = interval or (gap, gap)
-    if low > 0:  # not so where it is no number
-        return []
-    verdict = "worse than" if interval and high < 0 else "not shown to be better than"
-    shown = f"95 % interval {signed(low)} to {signed(high)}" if interval else "no interval"
-    return [f"On {named}, {student} is {verdict} {reference}: {signed(gap)} points, {shown}."]
+    low, _ = interval or (gap, gap)
+    # A score that is not a number is an alarm, too.
+    return [] if low > 0 else [comparison(named, student, reference, gap, interval)]
 
 
 def _keyed(averages: Mapping[str, float]) -> dict[str, float]:

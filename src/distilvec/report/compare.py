@@ -26,7 +26,7 @@ from distilvec.report.rows import (
     is_its_own_answer,
     shown_groups,
 )
-from distilvec.words import ABSENT, points
+from distilvec.words import ABSENT, points, signed
 
 if TYPE_CHECKING:
     from distilvec.judging import Score
@@ -124,8 +124,7 @@ class CompareTable:
         gap = self.differences.get(method, {}).get(name)
         if gap is None:
             return Cell("reference" if method == self.reference else ABSENT)
-        value, _, interval = str(gap).partition(" points, 95 % interval ")
-        return Cell(value, interval)
+        return Cell(signed(gap.value), f"{signed(gap.low)} to {signed(gap.high)}")
 
 
 def compare_table(

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from distilvec.judging.scores import SEARCHES, searches
 from distilvec.report.data import Part
 from distilvec.report.grid import Cell
-from distilvec.words import ABSENT, milliseconds, points, signed
+from distilvec.words import ABSENT, comparison, milliseconds, points
 
 if TYPE_CHECKING:
     from distilvec.judging import Score
@@ -121,15 +121,11 @@ class ScoreDifference(Part):
         """Better or worse only if the interval leaves out zero."""
         return "better" if self.low > 0 else "worse" if self.high < 0 else "open"
 
-    def __str__(self) -> str:
-        return f"{signed(self.value)} points, 95 % interval {signed(self.low)} to {signed(self.high)}"
-
     def statement(self) -> str:
         """Say the comparison in words; a winner is named only if the interval supports it."""
         average_of = {"in": "the in-domain average", "out": "the out-of-domain average", "all": "the average"}
         where = (average_of | {NEIGHBOURS: "the teacher's nearest neighbours"}).get(self.group, self.group)
-        verdict = {"better": "is better than", "worse": "is worse than", "open": "cannot be told apart from"}
-        return f"On {where}, {self.a} {verdict[self.verdict]} {self.b} ({self})."
+        return comparison(where, self.a, self.b, self.value, (self.low, self.high))
 
 
 def grouped(scores: Mapping[str, ScoreEntry]) -> dict[str, list[ScoreEntry]]:

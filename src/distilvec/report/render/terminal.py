@@ -39,14 +39,14 @@ def brief_text(record: Record) -> str:
 
 
 def show_table(record: Record) -> None:
-    """Print the report in brief, and the alarms."""
+    """Print the report in brief, and the alarms; a sentence that is an alarm stands only there."""
     console = _console()
     for number, chapter in enumerate(record.chapters()):
         for block in brief(chapter):
             if isinstance(block, Table):
                 console.print(block.grid.rich(title=block.title or (chapter.title if number else record.title)))
             else:
-                for item in block.items:
+                for item in (item for item in block.items if item not in record.alarms):
                     console.print(printable(item), markup=False, highlight=False)
     for alarm in record.alarms:
         console.print(printable(f"Alarm: {alarm}"), style="bold red", markup=False, highlight=False)
