@@ -425,3 +425,14 @@ def test_load_opens_an_exported_folder(tmp_path: Path, one_layer_bert: Path, tex
     found = distilvec.load(tmp_path / "onnx").encode(texts[:5])
     expected = distilvec.load(one_layer_bert).encode(texts[:5], show_progress_bar=False)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_scores_are_written_to_the_home_folder(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    rows = [{"text1": f"one {n}", "text2": f"two {n % 3}", "score": float(n)} for n in range(8)]
+    task = {"name": "t", "kind": "similarity", "test": rows}
+    distilvec.evaluate(str(tiny_bert), task, "~/scores.json")
+    assert (tmp_path / "home/scores.json").is_file() and not (tmp_path / "~").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.results_files import EXPERIMENTS, experiments, write
+
+import distilvec
 
 TASKS = ("banking77", "emotion", "stsb", "sick", "mrpc")
 
@@ -512,3 +515,17 @@ def test_no_claim_is_listed_twice(part: Callable[[str], Any]) -> None:
         if each.kind != "none"
     ]
     assert len(set(keys)) == len(keys)
+
+
+@pytest.fixture
+def verdicts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(distilvec.__file__).parents[2] / "experiments"))
+    return importlib.import_module("verdicts")
+
+
+@pytest.mark.parametrize(
+    "ragged", [{"a": {0: 1.0}, "b": {1: 1.0}, "c": {2: 1.0}}, {"a": {0: 1, 1: 1}, "b": {1: 1, 2: 1}, "c": {0: 1, 2: 1}}]
+)
+def test_sets_without_a_common_seed_give_no_verdict(ragged: Any, verdicts: Any) -> None:
+    found = verdicts.judge("better", ragged)
+    assert found.verdict == "not tested" and found.p is None

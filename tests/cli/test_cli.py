@@ -18,7 +18,7 @@ import pytest
 from tests.disk import full_beyond
 from tests.training.starting import Starter
 
-from distilvec.cli.main import main
+from distilvec.cli.main import _keeps_nothing, main
 from distilvec.errors import DistilvecError, Interrupted
 
 RECIPE = """\
@@ -404,3 +404,19 @@ def test_from_end_to_end_with_an_interruption(start: Starter, place: Path, texts
     assert found == pytest.approx(wanted, abs=1e-5)
     same = [(folder / "student" / "model.safetensors").read_bytes() for folder in (out, again)]
     assert same[0] == same[1], "interrupted and resumed, or in one go: the same student"
+
+
+@pytest.mark.parametrize(
+    ("command", "nothing"),
+    [
+        ("evaluate m -t x", True),
+        ("evaluate m -t x --results=there", False),
+        ("--debug export m", True),
+        ("plan --teacher a --corpus b", True),
+        ("plan --teacher a --corpus b -o there", False),
+        ("plan recipe.yaml", False),
+        ("run recipe.yaml", False),
+    ],
+)
+def test_which_interrupted_commands_keep_nothing(command: str, nothing: bool) -> None:
+    assert _keeps_nothing(command.split()) == nothing

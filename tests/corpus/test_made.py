@@ -85,3 +85,16 @@ def test_a_saved_recipe_names_it_where_it_is_asked_for(tmp_path: Path) -> None:
     assert "made" not in Recipe.build(content).to_yaml()
     content["corpus"]["made"] = 1.5  # type: ignore[index]
     assert "made: 1.5" in Recipe.build(content).to_yaml()
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_given_text_equal_to_a_made_one_is_trained_on(repeated: bool, tmp_path: Path) -> None:
+    long = [" ".join(f"w{number}x{word}" for word in range(10)) for number in range(9000)]
+    first = read_corpus(long, tmp_path / "first", made=0.5, holdout=0.3)
+    made = sorted(set(first.texts()) - set(long))[:400]
+    corpus = read_corpus(long + made, tmp_path / "second", made=0.5, holdout=0.3, repeated=repeated, strict=True)
+    held = set(corpus.texts(corpus.holdout_rows))
+    assert held and not held & set(corpus.texts(corpus.train_rows))
+    assert set(made) <= set(corpus.texts(corpus.train_rows)), "where they were made"
+    assert corpus.audit.duplicates == 0
+    assert corpus.audit.kept - corpus.audit.made == len(long) + len(made)

@@ -7,13 +7,15 @@ import gzip
 import io
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from distilvec.corpus import content_keys, read_corpus
+from distilvec.corpus import Corpus, content_keys, read_corpus
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 
 TEXTS = [
@@ -316,3 +318,32 @@ def test_a_column_that_begins_late_is_missed_with_the_reason(tmp_path: Path) -> 
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(DataError, match=r'late\.jsonl, its first 1,000 rows: there is no column "note"'):
         read_corpus(file, tmp_path / "corpus", domain="note")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_header_that_is_not_utf8_is_refused(suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"table.{suffix}"
+    separator = "," if suffix == "csv" else "\t"
+    file.write_bytes(separator.join(["text", "größe"]).encode("latin-1") + f"\na{separator}b\n".encode())
+    with pytest.raises(DataError, match=r"the names of the columns is not UTF-8.*iconv"):
+        read_corpus(file, tmp_path / "corpus")
+
+
+def test_permission_error_of_a_source_is_passed_on(tmp_path: Path) -> None:
+    def rows() -> Any:
+        yield "a text"
+        raise PermissionError(13, "Permission denied", str(tmp_path / "secret.txt"))
+
+    with pytest.raises(PermissionError):
+        read_corpus(rows(), tmp_path / "corpus")
+
+
+def test_file_name_that_is_not_utf8(tmp_path: Path) -> None:
+    """In a process of its own: what collects tests' output takes no such names."""
+    code = (
+        "from pathlib import Path\nfrom distilvec.corpus import read_corpus\n"
+        "Path('caf\\udce9.txt').write_text('one text\\nanother text\\n')\n"
+        "read_corpus(Path('caf\\udce9.txt'), 'corpus', holdout=0.0)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+    assert len(Corpus.open(tmp_path / "corpus")) == 2

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from tests.faults.test_jobs import job, run, write
+from tests.faults.commands import run, write
 from tests.jobs import Job, identity_of
 from tests.training.starting import Starter
 
@@ -33,8 +33,6 @@ from distilvec.students.pieces import piece_vectors
 from distilvec.teachers.callable import CallTeacher, find_function
 from distilvec.training.checkpoint import newest_checkpoint
 from distilvec.training.log import RunLog
-
-__all__ = ["job"]
 
 # the prepared corpus
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -245,3 +245,24 @@ def test_what_cannot_be_checked_is_refused(
 def test_a_folder_is_no_file_of_vectors(tiny_bert: Path, sentences: list[str], tmp_path: Path) -> None:
     with pytest.raises(DataError, match=str(tmp_path)):
         check_index(tiny_bert, tmp_path, sentences)
+
+
+def unread(texts: Sequence[str], count: int) -> list[str]:
+    """The last ones, of which the tiny models know no piece."""
+    return [*texts[:-count], *(chr(0x16A0 + number) * 3 for number in range(count))]
+
+
+def test_unreadable_texts_do_not_hide_an_index_of_another_model(tiny_static: Path, sentences: list[str]) -> None:
+    texts = unread(sentences, 20)
+    vectors = load_student(tiny_static, device="cpu").encode(texts, show_progress_bar=False)
+    assert not vectors[-20:].any()
+    noise = np.random.default_rng(0).normal(size=vectors.shape)
+    assert check_index(tiny_static, vectors[:-20], texts[:-20], rows=None, device="cpu").belongs
+    found = check_index(tiny_static, vectors + 0.2 * noise, texts, rows=None, device="cpu")
+    assert found.least > 0.99 and not found.belongs
+
+
+def test_index_of_unreadable_texts_is_refused(tiny_static: Path, sentences: list[str]) -> None:
+    vectors = np.random.default_rng(0).normal(size=(200, 16))
+    with pytest.raises(DataError, match=r"^texts: the model reads something in 10 of 200 .*language"):
+        check_index(tiny_static, vectors, unread(sentences, 190), rows=None, device="cpu")

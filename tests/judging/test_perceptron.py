@@ -458,3 +458,11 @@ def test_a_pretrained_network_on_cifar10() -> None:
     linear = ((inputs["test"] @ weights).argmax(1) == labels["test"]).mean()
     assert linear > 0.88
     assert linear - 0.01 < score.value < linear + 0.03
+
+
+def test_differently_spelt_numbers_are_one_class() -> None:
+    items = [f"item {number}" for number in range(12)]
+    train_part = items, ["0.0", "1.0", "2.0"] * 4
+    test_part = [f"test {number}" for number in range(6)], ["0", "1", "2"] * 2
+    task = PerceptronTask("spelt", train_part, test_part)
+    assert task.label_names == ["0.0", "1.0", "2.0"], "as they were spelt first"

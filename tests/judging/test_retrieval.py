@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.functions import lengths
 
 from distilvec.errors import DataError
-from distilvec.judging import RetrievalTask
+from distilvec.judging import CachedEncoder, RetrievalTask
 from distilvec.judging.retrieval import top_rows
 from distilvec.judging.tasks import unit
 
@@ -158,3 +159,8 @@ def test_top_rows_is_a_stable_sort() -> None:
     products = queries @ documents.T
     five = np.take_along_axis(products, top_rows(queries, documents, 5), axis=1)
     assert np.array_equal(five, -np.sort(-products, axis=1)[:, :5])
+
+
+def test_retrieval_with_words_of_one_letter_is_scored() -> None:
+    task = RetrievalTask.from_pairs("letters", ["x", "y"], ["a", "b"])
+    assert task.score(CachedEncoder(lengths)).kind == "retrieval"

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from tests.optim.test_sharpness import loss_of, network, sharp_step, weights
+from tests.optim.networks import loss_of, network, sharp_step, weights
 from torch import nn
 
 from distilvec.optim import Muon, SharpnessAware, hidden_matrices

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from tests.jobs import Job
+from tests.scorers.settings import settings
 from tests.tiny_models import build_writer
 from tests.training.starting import Starter
 from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertForSequenceClassification
@@ -238,19 +239,6 @@ def rows_of(sentences: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def settings(place: Path, tiny: Path, sentences: list[str], **changes: Any) -> dict[str, Any]:
-    return {
-        "corpus": {"path": rows_of(sentences), "text": ["q", "d", "n1", "n2"], "holdout": 0.3},
-        "student": {"shrink": {"of": str(tiny), "layers": 1}},
-        "scorers": [{"name": "words", "call": overlap}],
-        "method": {"name": "margin_mse"},
-        "training": {"max_steps": 3, "batch_size": 8, "use_cpu": True},
-        "judging": {"speed": False, "agreement": False},
-        "output": str(place / "out"),
-        **changes,
-    }
-
-
 def test_scores_lie_in_a_store_under_both_keys_and_training_reads_them(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
@@ -465,3 +453,9 @@ def test_shards_and_a_killed_scoring_leave_the_same_scores(
         "nothing twice, but each tries before it is asked and before teachers are"
     )
     assert len(SignalStore.open(store.path, verify=True)) == 168 and filled.taught
+
+
+def test_scorer_that_returns_a_tensor_with_gradients_is_refused() -> None:
+    layer = torch.nn.Linear(1, 1)
+    with pytest.raises(DataError, match="numbers were expected, found Tensor"):
+        load_scorer(call=lambda pairs: layer(torch.ones(len(pairs), 1))[:, 0])

@@ -7,11 +7,9 @@ import base64
 import json
 import signal
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +17,17 @@ import httpx2
 import numpy as np
 import openai
 import pytest
-import uvicorn
 from sentence_transformers import SentenceTransformer
+from tests.serving.server import batched, running
 from tests.training.starting import Starter
 
 from distilvec.cli.main import main
 from distilvec.errors import DistilvecError
 from distilvec.serving import Batcher, BusyError, application
-from distilvec.serving.connections import configured
-from distilvec.serving.limits import Limits
 from distilvec.serving.serve import serve
 from distilvec.teachers import load_teacher
 
 KEY = "test-key"
-
-
-@contextmanager
-def running(app: Any, limits: Limits | None = None) -> Iterator[str]:
-    """Address of an application that is served in a thread."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(configured(app, limits or Limits()))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(20)
-    assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")
@@ -242,17 +223,6 @@ def test_what_is_no_number_is_not_handed_out(tiny_bert: Path, monkeypatch: pytes
         body = {"input": ["good", "a bad one"], "encoding_format": encoding}
         answer = httpx2.post(f"{found}/v1/embeddings", json=body)
     assert answer.status_code == 500 and "no numbers for input 1" in answer.json()["error"]["message"]
-
-
-def batched(work: Callable[[Batcher], Any], **options: Any) -> Any:
-    async def run() -> Any:
-        batcher = Batcher(**options)
-        try:
-            return await work(batcher)
-        finally:
-            await batcher.close()
-
-    return asyncio.run(run())
 
 
 def lengths(texts: Sequence[str], _: str | None) -> Any:

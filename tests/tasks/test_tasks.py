@@ -178,3 +178,10 @@ def test_sections_and_labels_that_do_not_go_together() -> None:
         build_task(section("classification"), 4, np.array([0, 0]), ["animal"])
     with pytest.raises(DataError, match=r'^test\.jsonl: "card_lst" .*\b2 classes.*"card_lost"'):
         encode_labels(["card_lst"], ["card_lost", "top_up"], "test.jsonl")
+
+
+@pytest.mark.parametrize("label", ["007", "7e0", " 7", "7.5", "inf"])
+def test_code_that_looks_like_a_number_is_not_another_class(label: str) -> None:
+    with pytest.raises(DataError, match="is none of the 2 classes"):
+        encode_labels([label], ["7", "8"], "f.csv")
+    assert encode_labels(["7.0", 7.0, "8.00", 8, "7"], ["7", "8"], "f.csv").tolist() == [0, 0, 1, 1, 0]

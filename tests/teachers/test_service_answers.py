@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 from tests.teachers.serving import Service, serving, vector
 
 from distilvec.errors import DataError, EnvironmentProblem
+from distilvec.teachers import answers as answers_module
 from distilvec.teachers import endpoint, load_teacher
+from distilvec.teachers.answers import Answers
 from distilvec.teachers.embeddings import UnreadableError, read_embeddings, read_failure, scattered
 from distilvec.teachers.endpoint import Endpoint
 
@@ -252,3 +255,24 @@ def test_time_is_counted_for_each_request(monkeypatch: pytest.MonkeyPatch) -> No
         asked = Endpoint(service.url, "m", timeout=1.0, attempts=1)
         for start in range(0, 88, 8):  # together longer than one may take, over one connection
             assert same(asked.embed(TEXTS[start : start + 8]), TEXTS[start : start + 8])
+
+
+def test_answers_folder_is_not_removed_while_another_process_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "answers"
+    one, two = (Answers(folder, "ab" * 16, 3).__enter__() for _ in range(2))
+    one.__exit__(None, None, None)
+    two.add([bytes(16)], np.ones((1, 3), np.float32))
+    two.__exit__(None, None, None)
+    assert len(list(folder.glob("*.bin"))) == 1
+    lock = answers_module.locked
+
+    def after_its_end(file: Path, **options: Any) -> Any:
+        file.with_suffix(".bin").unlink()
+        return lock(file, **options)
+
+    monkeypatch.setattr(answers_module, "locked", after_its_end)
+    with Answers(folder, "ab" * 16, 3) as three:
+        assert len(three) == 0 and not three.left
+    assert not folder.exists()

@@ -220,3 +220,13 @@ def test_vectors_are_not_held_in_memory(tmp_path: Path) -> None:
     while not isinstance(vectors, np.memmap):
         assert isinstance(vectors.base, np.ndarray)
         vectors = vectors.base
+
+
+def test_unknown_text_column_lists_the_columns(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = tmp_path / "v.parquet"
+    pq.write_table(pa.table({"sentences": ["a", "b"], "vector": [[1.0, 0.0], [0.0, 1.0]]}), file)
+    with pytest.raises(DataError, match='no column "sentence" .*sentences'):
+        load_teacher(vectors=str(file), texts="sentence")

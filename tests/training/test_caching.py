@@ -13,7 +13,9 @@ from torch import Tensor
 
 from distilvec.errors import DistilvecError
 from distilvec.functional import info_nce
+from distilvec.methods.base import Needs
 from distilvec.methods.table import build_method
+from distilvec.modules.cifar_resnet import CifarResNet, image_model
 from distilvec.students import StudentTap, load_student
 from distilvec.students.output import StudentOutput
 from distilvec.students.upcycle import upcycle
@@ -185,3 +187,10 @@ def test_bags_of_static_students_are_refused(tiny_bert: Path) -> None:
     features = {"input_ids": torch.arange(7), "offsets": torch.tensor([0, 3])}
     with pytest.raises(DistilvecError, match=r"^training\.mini_batch_size: .*\(input_ids, offsets\)"):
         in_mini_batches(opened(tiny_bert), features, 1)
+
+
+def test_gradient_caching_is_refused_for_batch_norms() -> None:
+    student = image_model(CifarResNet(depth=8, width=4))
+    with pytest.raises(DistilvecError, match=r"^training\.mini_batch_size: .*batch norms"):
+        Distiller(student, build_method("cosine", {}), Needs(), extras=Extras(mini_batch_size=2))
+    assert Distiller(student, build_method("cosine", {}), Needs()).mini_batch_size is None

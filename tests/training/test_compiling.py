@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.test_loop import run, weights
+from tests.training.assembling import run, weights
 
 from distilvec.errors import EnvironmentProblem
 from distilvec.recipe import TrainingSection
