@@ -280,7 +280,7 @@ def test_files_in_a_list_are_not_taken_for_texts(tmp_path: Path, texts: list[str
     assert [json.loads(line)["text"] for line in written] == like_files
 
 
-def test_a_file_of_vectors_alone_is_no_teacher(tmp_path: Path, texts: list[str]) -> None:
+def test_a_file_of_vectors_without_texts_is_refused(tmp_path: Path, texts: list[str]) -> None:
     np.save(tmp_path / "v.npy", embed(texts))
     told = r'vectors alone.*\{"vectors": .*, "texts": \.\.\.\}'
     for given in (tmp_path / "v.npy", str(tmp_path / "v.npy"), [embed, "v.npy"]):
@@ -355,7 +355,7 @@ def test_a_task_of_ones_own_is_judged_and_paired(tiny_bert: Path, texts: list[st
         make_score(task="loud", kind="shouting", domain=None, outputs=wrong)
 
 
-def test_a_task_of_ones_own_is_no_part_of_a_recipe(tmp_path: Path, texts: list[str]) -> None:
+def test_a_task_object_is_not_part_of_a_recipe(tmp_path: Path, texts: list[str]) -> None:
     judging = {"tasks": [Shouting("loud", texts)]}
     with pytest.raises(DistilvecError, match=r"^judging.tasks: a Shouting object .*distilvec\.evaluate"):
         recipe_of("teacher", "student", texts, "mse", tmp_path / "out", judging=judging)

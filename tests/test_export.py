@@ -171,7 +171,7 @@ def test_decoder_with_left_padding_last_token_and_prompts(
         load_onnx(out, precision="int8")
 
 
-def test_documents_have_no_prompt_where_the_student_puts_none(
+def test_documents_have_no_prompt_if_the_student_has_none(
     tmp_path: Path, one_layer_bert: Path, sentences: list[str]
 ) -> None:
     """sentence-transformers gives every model an empty prompt for documents, and puts that before them."""
@@ -236,7 +236,7 @@ def test_missing_packages_name_the_extra(tmp_path: Path, student: Path, monkeypa
         export_onnx(student, tmp_path)
 
 
-def test_a_full_disk_is_no_fault_of_the_model(tmp_path: Path, student: Path) -> None:
+def test_a_full_disk_is_not_reported_as_a_fault_of_the_model(tmp_path: Path, student: Path) -> None:
     with full_beyond(20_000), pytest.raises(EnvironmentProblem, match=r"/out: .*\(File too large\)"):
         export_onnx(student, tmp_path / "out", quantize=False)
     assert not list((tmp_path / "out").iterdir())

@@ -83,7 +83,7 @@ def test_a_list_that_names_other_places(tmp_path: Path, names: Any) -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_list(tmp_path: Path, content: bytes) -> None:
+def test_an_unreadable_manifest_seals_nothing(tmp_path: Path, content: bytes) -> None:
     place = folder(tmp_path / "made")
     (place / MANIFEST).write_bytes(content)
     assert sealed(place) is None

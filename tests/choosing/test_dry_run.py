@@ -167,7 +167,7 @@ def test_the_disk_holds_corpus_and_token_ids_too(tmp_path: Path, tiny_bert: Path
     assert said(teaching_only=True) == 0
 
 
-def test_too_few_held_out_texts_are_told_before_anything_is_taught(
+def test_too_few_held_out_texts_are_refused_before_teaching(
     tmp_path: Path, tiny_bert: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     from distilvec.flow.run import run

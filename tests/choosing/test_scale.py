@@ -65,7 +65,7 @@ def test_devices_are_read_by_name_and_number(kind: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "8x", "0", "0xH100", "H100x8", "8 H100", "8xH1000"])
-def test_other_words_are_no_devices(text: str) -> None:
+def test_other_words_are_not_devices(text: str) -> None:
     with pytest.raises(DistilvecError, match=rf'^--devices: .*"({re.escape(text)}|H1000)"'):
         Devices.read(text)
 
@@ -210,7 +210,7 @@ def test_a_data_sheet_is_that_of_the_device(name: str, kind: str | None, monkeyp
     assert found == (PEAKS[kind] if kind else -1.0) and ("data sheet" in source) == bool(kind)
 
 
-def test_a_combined_store_is_counted_beside_those_of_its_teachers(recipe: Recipe, tiny_bert: Path) -> None:
+def test_a_combined_store_is_counted_with_those_of_its_teachers(recipe: Recipe, tiny_bert: Path) -> None:
     two = [{"name": name, "model": str(tiny_bert)} for name in ("tiny", "other")]
     asked = recipe.model_dump() | {"teachers": two, "combine": "concatenate"}
     alone = scale(recipe, 10**6).rates

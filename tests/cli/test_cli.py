@@ -111,7 +111,7 @@ print(*(set(sys.modules) - before))
     assert len(imported) < 500
 
 
-def test_a_reader_that_has_enough_is_no_fault() -> None:
+def test_a_closed_output_pipe_is_not_an_error() -> None:
     """As `distilvec recipes | head -1`."""
     command = [sys.executable, "-m", "distilvec", "recipes"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -214,7 +214,7 @@ def test_interruptions_and_debug(
     assert Interrupted("x").exit_code == 130 and Interrupted("x", number=signal.SIGTERM).exit_code == 143
 
 
-def test_a_full_disk_is_no_surprise_wherever_it_is_met(
+def test_a_full_disk_is_reported_at_every_write(
     place: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import distilvec.flow.run
@@ -259,7 +259,7 @@ def test_align_shows_pairs_and_draws_them(
     assert "--teacher" in capsys.readouterr().err
 
 
-def test_finetune_passes_on_what_it_is_told(
+def test_finetune_passes_its_arguments_on(
     place: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Parsing only: tests/tasks trains."""
@@ -336,7 +336,7 @@ def test_shrink_and_export(place: Path, tiny_bert: Path, capsys: pytest.CaptureF
     assert "onnx float32" in capsys.readouterr().out and (place / "onnx" / "model.onnx").is_file()
 
 
-def test_a_demo_that_was_interrupted_goes_on(start: Starter, tiny_bert: Path, tmp_path: Path) -> None:
+def test_an_interrupted_demo_is_resumed(start: Starter, tiny_bert: Path, tmp_path: Path) -> None:
     out = tmp_path / "demo"
     words = ["demo", "--teacher", str(tiny_bert), "--texts", "800", "-o", str(out)]
     running = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True, env=environment())

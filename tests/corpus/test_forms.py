@@ -85,7 +85,7 @@ TOLD: dict[str, tuple[str, Write, str]] = {
 
 
 @pytest.mark.parametrize("way", TOLD)
-def test_forms_that_are_told(way: str, tmp_path: Path) -> None:
+def test_unsupported_forms_are_named_with_a_remedy(way: str, tmp_path: Path) -> None:
     name, write, told = TOLD[way]
     write(tmp_path / name)
     with pytest.raises(DataError, match=told):

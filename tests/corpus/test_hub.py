@@ -98,7 +98,7 @@ def test_what_a_longer_reading_kept_stays(
 
 
 @pytest.mark.parametrize("damaged", ["rows-00003.json", "rows-00003.parquet"])
-def test_parts_behind_a_gap_are_no_rows(
+def test_parts_behind_a_gap_are_not_rows(
     damaged: str, address: str, fetched: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "_ROWS", 100)

@@ -50,7 +50,7 @@ def test_made_texts_are_of_training_texts_and_trained_on(tmp_path: Path) -> None
     assert not (tmp_path / "made" / "rejected.jsonl").read_text()
 
 
-def test_they_are_the_same_each_time_and_none_without_the_option(tmp_path: Path) -> None:
+def test_they_are_the_same_each_time_and_absent_without_the_option(tmp_path: Path) -> None:
     given = rows(300)
     first, again = (read_corpus(given, tmp_path / name, made=1.0) for name in ("first", "again"))
     assert first.fingerprint == again.fingerprint and first.texts() == again.texts()
@@ -58,7 +58,7 @@ def test_they_are_the_same_each_time_and_none_without_the_option(tmp_path: Path)
     assert plain.texts() == [row["text"] for row in given] and plain.audit.made == 0
 
 
-def test_nothing_is_made_of_short_texts_or_of_none(tmp_path: Path) -> None:
+def test_short_texts_and_texts_without_spaces_make_no_texts(tmp_path: Path) -> None:
     corpus = read_corpus([f"two words{row}" for row in range(50)], tmp_path, made=2.0)
     assert len(corpus) == 50 and corpus.audit.made == 0
     assert made_texts(["这是一个没有空格的句子"], np.zeros(1), 20, 0) == []

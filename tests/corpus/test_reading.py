@@ -232,7 +232,7 @@ def test_what_follows_a_list_is_not_dropped(tmp_path: Path, more: str) -> None:
     assert read_corpus(file, tmp_path / "out", holdout=0.0).texts() == ["one", "two"]
 
 
-def test_what_a_folder_holds_besides_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_files_of_a_folder_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "texts"
     (folder / "sub").mkdir(parents=True)
     (folder / "a.jsonl").write_text('{"text": "one"}\n')
@@ -253,7 +253,7 @@ def test_rows_within_one_object_are_named(tmp_path: Path) -> None:
     assert len(corpus) == len(TEXTS) and corpus.audit.rejected["broken JSON"] == 1
 
 
-def test_a_list_of_files_is_no_list_of_texts(tmp_path: Path) -> None:
+def test_a_list_of_files_is_not_read_as_texts(tmp_path: Path) -> None:
     files = [tmp_path / "a.jsonl", tmp_path / "b.txt"]
     for file in files:
         file.write_text('{"text": "one"}\n')
@@ -274,7 +274,7 @@ def test_texts_are_read_from_this_machine(tmp_path: Path) -> None:
             read_corpus(address, tmp_path / "out", holdout=0.0)
 
 
-def test_a_pattern_is_no_file(tmp_path: Path) -> None:
+def test_a_pattern_is_not_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
     for pattern in ("*.jsonl", "**/*", "a.jso?l"):
         with pytest.raises(DataError, match=r"this is a pattern, not a file\. Give the folder"):

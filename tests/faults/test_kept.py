@@ -235,7 +235,9 @@ def test_two_that_teach_one_store_pay_once(start: Starter, tmp_path: Path, job: 
     assert not list((tmp_path / "out/stores/slow").glob("*.lock"))
 
 
-def test_the_one_that_waits_goes_on_where_a_killed_one_was(start: Starter, tmp_path: Path, job: dict[str, Any]) -> None:
+def test_the_waiting_run_continues_after_the_other_is_killed(
+    start: Starter, tmp_path: Path, job: dict[str, Any]
+) -> None:
     (tmp_path / "slow_service.py").write_text(SLOW)
     job["teachers"] = [{"name": "slow", "call": "slow_service:embed", "batch_size": 2}]
     write(tmp_path, job)
@@ -399,7 +401,7 @@ def test_damaged_vectors_of_pieces_are_made_again(content: bytes, tiny_bert: Pat
     assert (piece_vectors(teacher, np.arange(50, 90), cache=tmp_path) == first).all() and file.read_bytes() == whole
 
 
-def test_a_task_head_of_somebody_elses(tmp_path: Path) -> None:
+def test_a_foreign_task_head(tmp_path: Path) -> None:
     TaskHead(8, labels=["a", "b"]).save(tmp_path / "model")
     task = tmp_path / "model/task"
     config = json.loads((task / "task.json").read_text())

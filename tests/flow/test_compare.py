@@ -211,7 +211,7 @@ def test_another_recipe_in_the_same_folder_is_refused(compared: tuple[Recipe, co
         compare(longer, ["cosine"], seeds=1)
 
 
-def test_the_length_of_the_training_is_told_as_it_was(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
+def test_the_true_length_of_the_training_is_reported(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
     recipe = make_recipe(data, tiny_bert, tmp_path, training={"max_steps": 2, "batch_size": 16})
     table = compare(recipe, ["cosine"], seeds=1).table()
     assert "2 steps, batches of 16" in table and "epochs" not in table

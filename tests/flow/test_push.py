@@ -138,7 +138,7 @@ def test_the_student_and_its_card_arrive(hub: Hub, run: Path, tmp_path: Path) ->
     assert again.returncode == 0 and hub.commits[1:] == ["Student distilled with distilvec"]
 
 
-def test_the_report_beside_a_fine_tuned_model_stays_here(hub: Hub, run: Path, tmp_path: Path) -> None:
+def test_the_report_of_a_fine_tuned_model_is_not_uploaded(hub: Hub, run: Path, tmp_path: Path) -> None:
     model = shutil.copytree(run / "student", tmp_path / "model")
     (model / "report" / "figures").mkdir(parents=True)
     for name in ("report/report.json", "report/figures/training.svg"):

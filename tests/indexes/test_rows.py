@@ -37,7 +37,7 @@ def test_the_ends_of_blocks_are_found_exactly(blocks: list[tuple[int, int]]) -> 
     assert len(asked) < 40
 
 
-def test_scattered_rows_are_no_blocks() -> None:
+def test_scattered_rows_are_not_blocks() -> None:
     wrong = np.arange(1000) % 2 == 0
     rows = spread(1000, 60, seed=0)
     assert located(rows, wrong[rows], lambda more: wrong[more]) is None

@@ -76,7 +76,7 @@ def test_whole_numbers_are_ids_however_they_are_spelt(name: Any, named: Any) -> 
     assert task_of(corpus, qrels=qrels).score(words).value == task_of().score(words).value
 
 
-def test_codes_with_zeros_before_them_are_no_numbers() -> None:
+def test_codes_with_leading_zeros_are_not_numbers() -> None:
     corpus = [{"_id": "007", "text": TEXTS[7]}, {"_id": "7", "text": TEXTS[0]}]
     task = task_of(corpus, qrels=[{"query-id": "q0", "corpus-id": 7, "score": 1}])
     assert task.relevance == [{1: 1.0}]

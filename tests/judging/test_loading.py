@@ -245,7 +245,7 @@ def test_mteb_itself() -> None:
         load_task("NFCorpu")
 
 
-def test_a_file_of_data_is_no_task_yet(tmp_path: Path) -> None:
+def test_a_file_of_data_is_not_a_task(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "a", "label": "b"}\n')
     with pytest.raises(DistilvecError, match=r'^judging\.tasks: ".*/rows\.jsonl".*kind: classification'):

@@ -81,7 +81,7 @@ def test_fewer_documents_than_ten() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("bm25s") is None, reason="the extra bm25 is not installed")
-def test_bm25_beside_it() -> None:
+def test_bm25_is_scored_too() -> None:
     task = RetrievalTask.from_pairs("r", QUERIES, TEXTS[:40])
     found = task.score(noise).details["bm25"]
     assert found["ndcg@10"] > 0.9

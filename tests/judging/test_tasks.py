@@ -36,7 +36,7 @@ def test_talas_protocol_is_plain_logistic_regression() -> None:
     assert ClassificationTask("topics", TRAIN, TEST).score(noise).value < 0.5
 
 
-def test_tested_texts_that_are_learnt_from_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_test_texts_in_the_training_data_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     twice = ([*TRAIN[0], *TEST[0][:12]], [*TRAIN[1], *TEST[1][:12]])
     task = ClassificationTask("topics", twice, TEST)
     assert "task topics: 12 of 120 test items are among the training items" in caplog.text
@@ -205,7 +205,7 @@ def test_a_collapsed_model_has_no_similarity() -> None:
     assert np.isfinite(score.details["pearson"])
 
 
-def test_zero_vectors_are_no_similarity() -> None:
+def test_zero_vectors_have_no_similarity() -> None:
     left, right, gold = graded_pairs(50)
     assert SimilarityTask("s", left, right, gold).score(lambda texts: np.zeros((len(texts), 4))).value == 0.0
 

@@ -73,7 +73,7 @@ def test_the_order_of_rows_does_not_matter() -> None:
     torch.testing.assert_close(found, loss(given, batch)[anchors])
 
 
-def test_equal_texts_are_no_negatives() -> None:
+def test_equal_texts_are_not_negatives() -> None:
     """Anchors 0 and 1 are the same text: each other's positives are answers to both, their negatives are not."""
     given, keys = vectors(3), torch.arange(ITEMS * 3, dtype=torch.uint8)[:, None].repeat(1, 16)
     keys[1], given[0][1] = keys[0], given[0][0]
@@ -86,7 +86,7 @@ def test_equal_texts_are_no_negatives() -> None:
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [0, 2, 1, 3, 4, 5]])
-def test_the_positive_of_an_equal_text_is_no_negative_wherever_it_stands(order: list[int]) -> None:
+def test_the_positive_of_an_equal_text_is_not_a_negative(order: list[int]) -> None:
     """Texts 0 and 2 are the same, and the positive of 2 is that of text 1, too: in either order text 0 has the loss
     that it has without it."""
     given, keys = vectors(2), torch.arange(ITEMS * 2, dtype=torch.uint8)[:, None].repeat(1, 16)

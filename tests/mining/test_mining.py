@@ -65,7 +65,7 @@ def test_the_nearest_are_those_of_all_products(documents: int, count: int, block
     assert held.most <= block and told[-1] == 1.0
 
 
-def test_a_search_stops_when_it_is_told() -> None:
+def test_a_search_can_be_stopped() -> None:
     assert nearest(unit(3), Held(unit(100)), 5, block=10, stop=lambda: True) is None
 
 
@@ -227,7 +227,7 @@ def test_a_corpus_is_mined_on_both_of_its_sides(
     assert other.columns == found.columns[:4] and len(read(other.file)) == 180
 
 
-def test_held_out_answers_among_further_documents_are_no_negatives(
+def test_held_out_answers_among_further_documents_are_not_negatives(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
     pairs = [row for row in pairs_of(sentences[:180]) if row["q"] != "the same question"]
@@ -336,7 +336,7 @@ main(["mine", "recipe.yaml", "-o", sys.argv[3]])
 """
 
 
-def test_killed_in_the_middle_it_goes_on_and_writes_the_same_bytes(
+def test_killed_in_the_middle_it_resumes_and_writes_the_same_bytes(
     start: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = [{"q": f"question {n}", "d": f"answer {n}"} for n in range(180)]

@@ -184,7 +184,7 @@ def test_text_is_refused() -> None:
         (data_uri(pictures(1)[0], "eps"), r"data:image/.* \(.+\)"),
     ],
 )
-def test_what_is_no_image_is_refused_by_name(item, message) -> None:
+def test_a_file_that_is_not_an_image_is_refused_by_name(item, message) -> None:
     with pytest.raises(ValueError, match=message):
         network().prepare([pictures(1)[0], item])
 
@@ -231,7 +231,7 @@ def test_a_file_of_another_network_is_refused_by_name(tmp_path, changes, message
         CifarResNet.from_classifier(file)
 
 
-def test_a_file_that_is_no_safetensors_is_refused(tmp_path) -> None:
+def test_a_file_that_is_not_safetensors_is_refused(tmp_path) -> None:
     (tmp_path / "net.safetensors").write_text("nothing of the kind")
     with pytest.raises(ValueError, match=r"/net\.safetensors: .*header"):
         CifarResNet.from_classifier(tmp_path / "net.safetensors")

@@ -188,7 +188,7 @@ def test_encodes_in_order_whatever_the_batches() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", " ", "hello", "C1CC", "C(C)(C)(C)(C)C", "CCO and more", "東京", None, 3])
-def test_what_is_no_molecule_is_named(wrong, capfd) -> None:
+def test_an_invalid_molecule_is_named(wrong, capfd) -> None:
     module = MoleculeEncoder(layers=1, width=4)
     with pytest.raises(ValueError, match=re.escape(repr(str(wrong)))):
         module.preprocess(["CCO", wrong])

@@ -173,7 +173,7 @@ def test_poolings_that_do_not_exist(tmp_path: Path, student: str) -> None:
     assert "pooling" in message and "line 3" in message
 
 
-def test_files_beside_the_recipe_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_next_to_the_recipe_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place, elsewhere = tmp_path / "recipes", tmp_path / "elsewhere"
     elsewhere.mkdir()
     file = written(
@@ -197,7 +197,7 @@ def test_files_beside_the_recipe_are_found_from_anywhere(tmp_path: Path, monkeyp
     assert Recipe.load(file).corpus.path == str(elsewhere / "texts.txt")
 
 
-def test_a_list_of_files_beside_the_recipe_is_no_list_of_texts_from_anywhere(
+def test_a_list_of_files_next_to_the_recipe_is_not_read_as_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, elsewhere = tmp_path / "recipes", tmp_path / "elsewhere"
@@ -212,7 +212,7 @@ def test_a_list_of_files_beside_the_recipe_is_no_list_of_texts_from_anywhere(
     assert Recipe.load(texts).corpus.path == ["a.txt", "as it is"]
 
 
-def test_models_beside_the_recipe_are_found_from_anywhere(tmp_path: Path) -> None:
+def test_models_next_to_the_recipe_are_found_from_anywhere(tmp_path: Path) -> None:
     teacher = "{name: t, model: big, adapters: [adapters, hub/more]}"
     file = written(
         tmp_path / "recipes", f"corpus: {{path: a.txt}}\nteachers: [{teacher}]\nstudent: {{static: {{of: tiny}}}}\n"
@@ -225,7 +225,7 @@ def test_models_beside_the_recipe_are_found_from_anywhere(tmp_path: Path) -> Non
     assert recipe.student.static is not None and recipe.student.static.of == str(file.parent / "tiny")
 
 
-def test_a_column_of_a_file_beside_the_recipe_and_a_tasks_teacher(tmp_path: Path) -> None:
+def test_a_column_of_a_file_next_to_the_recipe_and_the_teacher_of_a_task(tmp_path: Path) -> None:
     place = tmp_path / "recipes"
     task = "{name: n, kind: neighbours, corpus: c.txt, teacher: big}"
     file = written(

@@ -51,7 +51,7 @@ def test_advice_names_keys_that_the_recipe_has(student: dict[str, Any], advice: 
     assert remedies(example()["slices"].slices, student) == [f"Other pieces than the teacher's: {advice}"]
 
 
-def test_being_worse_than_a_second_teacher_is_no_bad_news() -> None:
+def test_being_worse_than_a_second_teacher_is_not_an_alarm() -> None:
     scores = example()["scores"]
     scores.models.insert(1, scores.models[0].model_copy(update={"name": "another teacher"}))
     scores.comparisons = [ScoreDifference(a="student", b="another teacher", value=-0.1, low=-0.2, high=-0.05)]
@@ -65,7 +65,7 @@ def test_the_first_sentence_without_a_teachers_scores() -> None:
     assert verdict(record).startswith("The student reaches an average over 9 tasks of ")
 
 
-def test_neighbours_stand_beside_untrained_student_and_free_baseline() -> None:
+def test_neighbours_are_reported_with_untrained_student_and_free_baseline() -> None:
     """The only scores where the corpus allows no task."""
     record = example(scores={"comparisons": []})
     scores = record["scores"]

@@ -396,7 +396,7 @@ def test_scorers_that_nothing_learns_from_are_not_asked(
     assert len(job.score()[0].store) == 112, "teach asks them all the same"
 
 
-def test_a_scorer_with_a_mistake_is_told_what_it_is_given() -> None:
+def test_an_error_in_a_scorer_shows_its_input() -> None:
     def two(query: str, document: str) -> float:
         return float(query == document)
 

@@ -80,7 +80,7 @@ class Held:
 # a request
 
 
-def test_a_request_has_so_many_tokens(model: SentenceTransformer) -> None:
+def test_a_request_counts_its_tokens(model: SentenceTransformer) -> None:
     with limited(model, tokens=100) as address:
         one = ask(address, ["a cat"]).json()["usage"]["prompt_tokens"]
         texts = ["a cat"] * (100 // one)
@@ -128,7 +128,7 @@ def test_a_full_queue_says_when_to_come_again(model: SentenceTransformer) -> Non
     assert [len(each.json()["data"]) for each in answered] == [3, 3]
 
 
-def test_a_large_request_holds_nobody_up(model: SentenceTransformer) -> None:
+def test_a_large_request_does_not_delay_others(model: SentenceTransformer) -> None:
     held = Held(model)
     with limited(held, batch=2) as address, ThreadPoolExecutor(2) as pool:
         large = pool.submit(ask, address, [f"text number {number}" for number in range(200)])

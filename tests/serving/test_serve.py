@@ -154,14 +154,14 @@ def test_a_student_can_be_a_teacher_over_the_wire(
         ({"input": "a", "input_type": "clustering"}, 400, "query"),
     ],
 )
-def test_wrong_requests_are_told_so(address: str, body: Any, status: int, said: str) -> None:
+def test_wrong_requests_are_refused(address: str, body: Any, status: int, said: str) -> None:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = httpx2.post(f"{address}/v1/embeddings", content=content, headers={"Authorization": f"Bearer {KEY}"})
     assert answer.status_code == status and said in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic abc"}])
-def test_without_the_key_nobody_is_answered(address: str, headers: dict[str, str]) -> None:
+def test_requests_without_the_key_are_refused(address: str, headers: dict[str, str]) -> None:
     for ask in (httpx2.post, httpx2.get):
         path = "embeddings" if ask is httpx2.post else "models"
         answer = ask(f"{address}/v1/{path}", headers=headers)
@@ -209,7 +209,7 @@ def test_requests_at_the_same_time_go_together(model: SentenceTransformer) -> No
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])
-def test_what_is_no_number_is_not_handed_out(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+def test_vectors_with_nan_are_not_served(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
     model = SentenceTransformer(str(tiny_bert), device="cpu")
     encode = model.encode
 
@@ -278,7 +278,7 @@ def test_prompts_do_not_mix_and_a_failure_hits_its_batch_alone() -> None:
     assert seen == [(1, None), (2, "query"), (1, None), (1, "document")]
 
 
-def test_whoever_goes_away_holds_nobody_up() -> None:
+def test_a_client_that_disconnects_does_not_delay_others() -> None:
     async def work(batcher: Batcher) -> Any:
         gone = asyncio.create_task(batcher.vectors(["gone"]))
         await asyncio.sleep(0)
@@ -292,7 +292,7 @@ def test_whoever_goes_away_holds_nobody_up() -> None:
 # the command
 
 
-def test_the_command_answers_and_ends_when_told(start: Starter, tiny_bert: Path) -> None:
+def test_the_command_answers_and_ends_on_a_signal(start: Starter, tiny_bert: Path) -> None:
     words = ["serve", str(tiny_bert), "--port", "0", "--key-env", "SERVED_KEY"]
     running = start(arguments=words, env={"SERVED_KEY": KEY})
     running.until(lambda: "/v1" in running.output)

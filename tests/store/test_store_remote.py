@@ -152,7 +152,7 @@ def test_storage_that_does_not_answer_is_said_in_one_line(tmp_path: Path, url: s
     ["zip://a.zip", "tar://a.tar", "github://a:b@main/c", "reference://a", "jupyter://localhost:1/", "http://a/b",
      "data://a", "generic://a", "simplecache::s3://b/c", "nosuch://b", "://a", "s3:/b/c", ""],
 )  # fmt: skip
-def test_what_is_no_storage_for_copies(tmp_path: Path, url: str) -> None:
+def test_invalid_storage_for_copies_is_refused(tmp_path: Path, url: str) -> None:
     from distilvec.recipe import Recipe
 
     store = filled(tmp_path / "one", 0, 20)
@@ -165,7 +165,7 @@ def test_what_is_no_storage_for_copies(tmp_path: Path, url: str) -> None:
         Recipe.build(sections)
 
 
-def test_parts_go_out_while_teaching_goes_on(
+def test_parts_are_uploaded_while_teaching(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     import time

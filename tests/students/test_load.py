@@ -41,7 +41,7 @@ def test_the_unused_pooler_is_dropped(real_teacher_folder: Path, sentences: list
     assert (student.encode(sentences[:20]) == plain.encode(sentences[:20])).all()
 
 
-def test_a_model_without_a_pooler_gets_none(tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_model_without_a_pooler_is_opened_without_one(tiny_bert: Path, tmp_path: Path) -> None:
     load_student(tiny_bert, device="cpu").save(str(tmp_path / "student"), create_model_card=False)
     names = load_file(tmp_path / "student" / "model.safetensors")
     assert not any("pooler" in name for name in names)
@@ -247,7 +247,7 @@ def test_damaged_weights_are_named(tiny_bert: Path, tmp_path: Path) -> None:
         load_student(empty, device="cpu")
 
 
-def test_adapters_and_optimizers_beside_safetensors_do_not_matter(tiny_bert: Path, tmp_path: Path) -> None:
+def test_adapters_and_optimizers_next_to_safetensors_are_ignored(tiny_bert: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(tiny_bert, tmp_path / "student")
     torch.save({"step": 1}, folder / "optimizer.pt")
     assert load_student(folder, device="cpu").encode(["text"]).shape == (1, 32)

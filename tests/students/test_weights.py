@@ -131,7 +131,7 @@ def test_the_chemical_vae_is_a_student_of_molecules(tmp_path: Path) -> None:
         student.encode(["CCO"], prompt="query: ")
 
 
-def test_what_is_no_student_is_said(tmp_path: Path) -> None:
+def test_weight_files_without_a_student_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.safetensors"):
         load_student(tmp_path / "gone.safetensors")
     (tmp_path / "prose.safetensors").write_text("nothing of the kind")

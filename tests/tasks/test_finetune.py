@@ -306,7 +306,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_trained(
 
 
 @pytest.mark.parametrize("names", [["notes.txt"], ["digest", "notes.txt"], ["digest"]])
-def test_somebody_elses_folder_at_the_place_of_its_work_stays(
+def test_a_foreign_folder_at_the_place_of_its_work_stays(
     tmp_path: Path, tiny_bert: Path, files: dict[str, Path], names: list[str]
 ) -> None:
     work = tmp_path / ".out.finetune"

@@ -60,7 +60,7 @@ def test_separate_pairs_give_the_cosine_in_units_of_the_scores(model: SentenceTr
     np.testing.assert_allclose(predictor.predict(PAIRS), 5 * (first * second).sum(-1), atol=1e-4)
 
 
-def test_answers_are_without_dropout_and_training_goes_on_with_it(model: SentenceTransformer) -> None:
+def test_answers_are_without_dropout_and_training_keeps_it(model: SentenceTransformer) -> None:
     head = TaskHead(384, labels=["no", "yes"], dropout=0.5).train()
     answers = [Predictor(model, head).logits(["a text", "another"]) for _ in range(2)]
     assert np.array_equal(*answers) and head.training

@@ -36,7 +36,7 @@ def test_classification_is_cross_entropy_per_item_and_view() -> None:
     assert task(embedding).shape == (2, 5, 3) and task.counted() is None
 
 
-def test_a_recipes_dropout_reaches_the_head_and_a_cosine_has_none() -> None:
+def test_dropout_of_a_recipe_reaches_the_head() -> None:
     assert build_task(section("classification"), 4, np.array([0, 1])).head.dropout == 0.0
     assert build_task(section("pairs", dropout=0.1), 4, np.array([0, 1])).head.dropout == 0.1
     assert build_task(section("similarity", dropout=0.2), 4, np.array([0.0, 1])).head.dropout == 0.2

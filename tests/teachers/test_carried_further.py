@@ -214,7 +214,7 @@ def test_a_closure_is_the_teacher_that_it_was(tmp_path: Path) -> None:
     assert mark(function) == "2fc923c39f431ba7e276eb1abe81e58d"
 
 
-def test_a_network_that_was_told_already_is_told_once(tmp_path: Path) -> None:
+def test_a_network_counts_once_in_the_fingerprint(tmp_path: Path) -> None:
     text = """
         def embed(texts, m=MODEL):
             MODEL.eval()

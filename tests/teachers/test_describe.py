@@ -152,7 +152,7 @@ def test_families_that_want_a_prompt(source: str, name: str) -> None:
     "source",
     ["BAAI/bge-m3", "sentence-transformers/all-MiniLM-L6-v2", "thenlper/gte-base", "bert-base-uncased", "/tmp/model"],
 )
-def test_families_that_want_none(source: str) -> None:
+def test_families_without_prompts(source: str) -> None:
     assert family_of(source) is None
 
 

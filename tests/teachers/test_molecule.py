@@ -215,7 +215,7 @@ def test_files_that_are_something_else(tmp_path) -> None:
         molecule_teacher(write(tmp_path, "gcn", narrow))
 
 
-def test_gcn_and_graphsage_are_told_by_name_alone(tmp_path) -> None:
+def test_gcn_and_graphsage_are_distinguished_by_file_name(tmp_path) -> None:
     assert molecule_teacher(write(tmp_path, "graphsage")).kind == "graphsage"
     path = tmp_path / "model.safetensors"
     save_file(tensors_of("gcn"), path)
@@ -229,7 +229,7 @@ def test_gcn_and_graphsage_are_told_by_name_alone(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "hello", "C1CC", "CCO and more"])
-def test_what_is_no_molecule_is_named(wrong: str, tmp_path, capfd) -> None:
+def test_an_invalid_molecule_is_named(wrong: str, tmp_path, capfd) -> None:
     save_file(vae_tensors(), tmp_path / "vae.safetensors")
     for teacher in (
         molecule_teacher(write(tmp_path, "gcn")),

@@ -51,7 +51,7 @@ def test_base64_that_does_not_fit_names_the_encoding(dimensions: int | None, kin
         teacher_of(service, encoding="base64", attempts=1, dimensions=dimensions)
 
 
-def test_base64_that_nobody_asked_for_is_used_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_unrequested_base64_is_decoded_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     with serving(lambda number, texts: "packed") as service:
         assert same(teacher_of(service).encode(TEXTS[:9]), TEXTS[:9])
         assert [body.get("encoding_format") for body in service.bodies[:3]] == [None, "float", None]
@@ -59,7 +59,7 @@ def test_base64_that_nobody_asked_for_is_used_and_said(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("width", [32, 384, 3072])
-def test_numbers_of_another_precision_are_told_by_their_exponents(width: int) -> None:
+def test_another_precision_is_recognised_by_the_exponents(width: int) -> None:
     rng = np.random.default_rng(0)
     for scale in (1e-3, 1.0, 300.0):
         real = (rng.standard_normal(width) * scale).astype(np.float32)
@@ -211,7 +211,7 @@ def test_several_at_once_find_the_same_limit() -> None:
     assert max(sizes[-60:]) <= 10 and sum(size > 10 for size in sizes) <= 4 * 3
 
 
-def test_a_text_that_is_refused_is_no_limit(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_text_is_not_taken_for_a_limit(caplog: pytest.LogCaptureFixture) -> None:
     bad = {TEXTS[3]}
     with serving(lambda number, texts: 413 if bad & {*texts} else None) as service:
         teacher_of(service, concurrency=1).encode(TEXTS)
@@ -219,7 +219,7 @@ def test_a_text_that_is_refused_is_no_limit(caplog: pytest.LogCaptureFixture) ->
     assert sizes[-3:] == [64, 64, 8] and "batch_size" not in caplog.text
 
 
-def test_long_texts_that_are_too_much_together_are_no_limit(caplog: pytest.LogCaptureFixture) -> None:
+def test_long_texts_that_are_too_much_together_set_no_limit(caplog: pytest.LogCaptureFixture) -> None:
     texts = [*TEXTS[:64], *(text * 20 for text in TEXTS[:64]), *TEXTS[64:128]]
     with serving(lambda number, asked: 413 if sum(map(len, asked)) > 12_000 else None) as service:
         assert same(teacher_of(service, concurrency=1).encode(texts), texts)

@@ -170,7 +170,7 @@ WRONG: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(("name", "content", "told"), WRONG)
-def test_what_is_no_vector_names_its_row(name: str, content: str, told: str, tmp_path: Path) -> None:
+def test_an_invalid_vector_is_refused_with_its_row(name: str, content: str, told: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=told):
         load_teacher(vectors=tmp_path / name)

@@ -64,7 +64,7 @@ def test_missing_texts(vectors: np.ndarray, sentences: list[str]) -> None:
     assert "no vector for 50 of 200" in check_teacher(teacher, sentences).warnings[0]
 
 
-def test_a_row_of_nothing_but_nan_is_no_vector(vectors: np.ndarray, sentences: list[str]) -> None:
+def test_a_row_of_nan_is_a_missing_vector(vectors: np.ndarray, sentences: list[str]) -> None:
     holes = vectors.copy()
     holes[[3, 7]] = np.nan
     teacher = load_teacher(vectors=holes, texts=sentences)

@@ -42,7 +42,7 @@ class Counting:
         return graph.forward
 
 
-def test_batches_of_other_sizes_are_not_compiled_anew(tiny_bert: Path, sentences: list[str]) -> None:
+def test_batches_of_other_sizes_are_not_compiled_again(tiny_bert: Path, sentences: list[str]) -> None:
     student = without_dropout(tiny_bert)
     tap, backend = StudentTap(student), Counting()
     seen, first = [], 0
