@@ -185,7 +185,7 @@ def test_devices_that_are_too_many() -> None:
 
 
 def test_a_tokenizer_that_unpacks_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distilvec.alignment.loading._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("distilvec.alignment.loading.MOST_BYTES", 1 << 20)
     (tmp_path / "tokenizer.json.gz").write_bytes(gzip.compress(b" " * (3 << 20)))
     with pytest.raises(DistilvecError, match=r"tokenizer\.json\.gz"):
         load_tokenizer(tmp_path / "tokenizer.json.gz")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
-from tests.faults.commands import run, write
+from tests.faults.commands import HELD, run, write
 from tests.training.starting import ROOT, Starter
 
 from distilvec.store import SignalStore
@@ -230,33 +230,21 @@ def test_interrupting_a_command(start: Starter, tmp_path: Path, job: dict[str, A
     assert code == 2 and "another recipe" in output
 
 
-SLOW_TEACHER = """
-import os, time
-import numpy as np
-
-def embed(texts):
-    with open("calls", "a") as calls:
-        calls.write(f"{len(texts)} ")
-    time.sleep(0.05)
-    return [np.random.default_rng(list(text.encode())).standard_normal(24).tolist() for text in texts]
-"""
-
-
 @pytest.mark.parametrize(
     ("words", "number"), [("teach", signal.SIGTERM), ("teach", signal.SIGINT), ("run", signal.SIGTERM)]
 )
 def test_interrupting_while_teaching(
     start: Starter, tmp_path: Path, job: dict[str, Any], words: str, number: signal.Signals
 ) -> None:
-    (tmp_path / "slow_teacher.py").write_text(SLOW_TEACHER)
-    job["teachers"] = [{"name": "slow", "call": "slow_teacher:embed", "batch_size": 4}]
+    (tmp_path / "held_teacher.py").write_text(HELD)
+    (tmp_path / "hold").touch()
+    job["teachers"] = [{"name": "slow", "call": "held_teacher:embed", "batch_size": 4}]
     write(tmp_path, job)
-    store, calls = tmp_path / "out/stores/slow", tmp_path / "calls"
+    store = tmp_path / "out/stores/slow"
     running = start(arguments=[words, "recipe.yaml"], folder=str(tmp_path))
-    running.until(store.is_dir)
-    before = len(calls.read_text().split())
-    running.until(lambda: len(calls.read_text().split()) > before + 3)
+    running.until((tmp_path / "held").exists)
     running.kill(number)
+    (tmp_path / "hold").unlink()
     code, output = running.wait()
     assert code == 128 + number, output
     told = [line for line in output.splitlines() if line.startswith("distilvec: ")]
@@ -271,17 +259,19 @@ def test_interrupting_while_teaching(
 
 def test_a_real_command_that_teaches_and_is_terminated(tmp_path: Path, job: dict[str, Any]) -> None:
     """As Slurm, systemd or `timeout` end it."""
-    (tmp_path / "slow_teacher.py").write_text(SLOW_TEACHER)
-    job["teachers"] = [{"name": "slow", "call": "slow_teacher:embed", "batch_size": 4}]
+    (tmp_path / "held_teacher.py").write_text(HELD)
+    (tmp_path / "hold").touch()
+    job["teachers"] = [{"name": "slow", "call": "held_teacher:embed", "batch_size": 4}]
     write(tmp_path, job)
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
     command = [sys.executable, "-m", "distilvec", "teach", "recipe.yaml"]
     child = subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, stderr=subprocess.PIPE)
-    store, end = tmp_path / "out/stores/slow", time.monotonic() + 100
-    while not any(store.glob("writer-*.lock")) and time.monotonic() < end and child.poll() is None:
+    end = time.monotonic() + 200
+    while not (tmp_path / "held").exists() and time.monotonic() < end and child.poll() is None:
         time.sleep(0.01)
     child.send_signal(signal.SIGTERM)
-    _, errors = child.communicate(timeout=60)
+    (tmp_path / "hold").unlink()
+    _, errors = child.communicate(timeout=200)
     assert child.returncode == 143, errors
     assert "teaching was stopped by SIGTERM" in errors and "same command again" in errors and "Traceback" not in errors
 

@@ -49,7 +49,7 @@ def test_a_search_over_blocks_is_a_search_over_all(monkeypatch: pytest.MonkeyPat
     products = asked @ (index / np.linalg.norm(index, axis=1, keepdims=True)).T
     wanted = np.argsort(-products, axis=1)
     own = wanted[:, 1]
-    monkeypatch.setattr("distilvec.indexes.rows._BLOCK", 13)
+    monkeypatch.setattr("distilvec.indexes.rows.BLOCK", 13)
     assert np.array_equal(top(asked, index, 5), wanted[:, :5])
     assert np.array_equal(top(asked, index, 3, own), wanted[:, [0, 2, 3]])
     assert np.array_equal(nearest_rows(asked, index), wanted[:, 0])

@@ -88,7 +88,7 @@ def test_frequent_query_does_not_limit_the_search_of_others(tmp_path: Path, monk
     pairs = [{"q": "the same" if n % 3 == 0 else f"question {n}", "d": f"answer {n}"} for n in range(90)]
     options = {"ranks": (1, 10), "random": 0.4}
     whole = mining.mine_recipe(recipe_of(tmp_path, pairs, "whole", **options))
-    monkeypatch.setattr(mining, "_NEIGHBOURS", 1000)
+    monkeypatch.setattr(mining, "NEIGHBOURS", 1000)
     held: list[tuple[int, int]] = []
     search = mining.nearest
 

@@ -93,7 +93,7 @@ def test_gradient_reaches_the_weights_and_chunks_do_not_matter(
     tap = StudentTap(model)
     gradients = []
     for chunk in (1 << 26, 1):
-        monkeypatch.setattr(module, "_CHUNK", chunk)
+        monkeypatch.setattr(module, "CHUNK", chunk)
         model.zero_grad()
         tap(features, views=2, attention=(2,)).attention[2].square().sum().backward()
         weight = find_blocks(model[0].model)[1][0].attention.self.query.weight  # type: ignore[index]

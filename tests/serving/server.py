@@ -18,6 +18,28 @@ from distilvec.serving.connections import configured
 from distilvec.serving.limits import Limits
 
 
+class Arrivals:
+    """An application that counts the requests whose body has arrived."""
+
+    def __init__(self, app: Any) -> None:
+        self.app, self.count, self._changed = app, 0, threading.Condition()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def counted() -> Any:
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body"):
+                with self._changed:
+                    self.count += 1
+                    self._changed.notify_all()
+            return message
+
+        await self.app(scope, counted, send)
+
+    def wait_for(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.count >= count, 60)
+
+
 @contextmanager
 def running(app: Any, limits: Limits | None = None) -> Iterator[str]:
     """Address of an application that is served in a thread."""

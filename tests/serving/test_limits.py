@@ -19,7 +19,7 @@ import httpx2
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
-from tests.serving.server import batched, posted, running
+from tests.serving.server import Arrivals, batched, posted, running
 
 from distilvec.serving import Batcher, application
 from distilvec.serving.limits import Limits
@@ -130,11 +130,13 @@ def test_a_full_queue_says_when_to_come_again(model: SentenceTransformer) -> Non
 
 def test_a_large_request_does_not_delay_others(model: SentenceTransformer) -> None:
     held = Held(model)
-    with limited(held, batch=2) as address, ThreadPoolExecutor(2) as pool:
+    arrivals = Arrivals(application(held, "small", batch=2))  # type: ignore[arg-type]
+    with running(arrivals) as address, ThreadPoolExecutor(2) as pool:
         large = pool.submit(ask, address, [f"text number {number}" for number in range(200)])
         while not held.calls:
             time.sleep(0.01)
         small = pool.submit(lambda: (ask(address, ["a cat"]), held.calls))
+        arrivals.wait_for(2)
         held.may.set()
         answer, calls = small.result()
         rows = large.result().json()["data"]
@@ -224,9 +226,11 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
 
 def test_a_client_that_waits_for_a_slow_model_is_not(model: SentenceTransformer) -> None:
     held = Held(model)
-    with limited(held, seconds=0.2) as address, ThreadPoolExecutor(1) as pool:
+    with limited(held, seconds=0.5) as address, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask, address, ["a cat"])
-        time.sleep(1)
+        while not held.calls:
+            time.sleep(0.01)
+        time.sleep(1.2)
         held.may.set()
         assert asked.result().status_code == 200
 

@@ -18,7 +18,7 @@ import numpy as np
 import openai
 import pytest
 from sentence_transformers import SentenceTransformer
-from tests.serving.server import batched, running
+from tests.serving.server import Arrivals, batched, running
 from tests.training.starting import Starter
 
 from distilvec.cli.main import main
@@ -189,14 +189,15 @@ def test_requests_at_the_same_time_go_together(model: SentenceTransformer) -> No
 
     def counted(texts: list[str], **options: Any) -> Any:
         sizes.append(len(texts))
-        time.sleep(0.05)
+        arrivals.wait_for(24)
         return encode(texts, **options)
 
     class Counting:
         def __getattr__(self, name: str) -> Any:
             return counted if name == "encode" else getattr(model, name)
 
-    with running(application(Counting(), "small", batch=8)) as address:  # type: ignore[arg-type]
+    arrivals = Arrivals(application(Counting(), "small", batch=8))  # type: ignore[arg-type]
+    with running(arrivals) as address:
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0)
 
         def ask(number: int) -> Sequence[float]:

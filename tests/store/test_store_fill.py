@@ -280,7 +280,7 @@ def test_what_a_dead_writer_left_is_removed_of_every_signal(tmp_path: Path, fill
 
 @pytest.mark.parametrize("compared", [1, 2, 7, 1 << 18])
 def test_the_first_of_equal_keys_counts(compared: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["distilvec.store.fill"], "_COMPARED", compared)
+    monkeypatch.setattr(sys.modules["distilvec.store.fill"], "COMPARED", compared)
     for count in (0, 1, 2, 10, 500):
         words = np.random.default_rng(count).integers(0, 7, (count, 2)).astype(np.uint64)
         firsts = [row for row in range(count) if not (words[:row] == words[row]).all(axis=1).any()]

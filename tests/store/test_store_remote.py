@@ -170,7 +170,7 @@ def test_parts_are_uploaded_while_teaching(
 ) -> None:
     import time
 
-    monkeypatch.setattr(remote, "_SECONDS", 0.02)
+    monkeypatch.setattr(remote, "SECONDS", 0.02)
     with remote.mirrored(tmp_path / "one", url):
         filled(tmp_path / "one", 0, 20)
         end = time.monotonic() + 20
@@ -246,7 +246,7 @@ def test_failed_upload_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return real(folder, url)
 
     monkeypatch.setattr(remote, "push", push)
-    monkeypatch.setattr(remote, "_SECONDS", 0.05)
+    monkeypatch.setattr(remote, "SECONDS", 0.05)
     url = f"file://{tmp_path / 'copy'}"
     with remote.mirrored(store.path, url):
         fill(store, load_teacher(call=lengths), texts, content_keys(texts))

@@ -271,8 +271,8 @@ def test_layers_of_blocks_that_pad_are_refused(tiny_bert: Path, tmp_path: Path) 
     config = LongformerConfig(
         vocab_size=size, intermediate_size=64, attention_window=16, max_position_embeddings=80, pad_token_id=0, **SMALL
     )
-    tap = StudentTap(saved(LongformerModel(config), tiny_bert, tmp_path / "long"))
-    student = SentenceTransformer(modules=list(tap._modules), device="cpu")
+    student = saved(LongformerModel(config), tiny_bert, tmp_path / "long")
+    tap = StudentTap(student)
     features = student.preprocess(["one short text", "two"])
     with pytest.raises(DistilvecError, match="its layers cannot be read"):
         tap(features, 1, layers=True)

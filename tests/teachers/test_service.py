@@ -241,7 +241,7 @@ def test_the_pace_is_kept_by_all_together(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_answers_outlive_their_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distilvec.teachers.answers._ROTATE_ROWS", 4)
+    monkeypatch.setattr("distilvec.teachers.answers.ROTATE_ROWS", 4)
     keys = [bytes([number] * 16) for number in range(12)]
     vectors = np.arange(36, dtype=np.float32).reshape(12, 3)
     first = Answers(tmp_path, "ab" * 16, 3).__enter__()

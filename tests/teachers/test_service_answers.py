@@ -241,7 +241,7 @@ def test_what_came_before_a_broken_part_is_kept() -> None:
 
 @pytest.mark.parametrize("fault", ["drip", "drip from the first byte"])
 def test_a_whole_answer_comes_in_time_or_not_at_all(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_WHOLE", 1)
+    monkeypatch.setattr(endpoint, "WHOLE", 1)
     with serving(lambda number, texts: fault) as service:
         started = time.monotonic()
         with pytest.raises(EnvironmentProblem, match=r"^teacher: 2 requests .*whole after 1 s"):
@@ -250,7 +250,7 @@ def test_a_whole_answer_comes_in_time_or_not_at_all(fault: str, monkeypatch: pyt
 
 
 def test_time_is_counted_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_WHOLE", 1)
+    monkeypatch.setattr(endpoint, "WHOLE", 1)
     with serving(seconds=0.1) as service:
         asked = Endpoint(service.url, "m", timeout=1.0, attempts=1)
         for start in range(0, 88, 8):  # together longer than one may take, over one connection
