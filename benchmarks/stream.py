@@ -30,7 +30,7 @@ WHOLE = "import datasets, sys; print(len(datasets.load_dataset('me/texts', split
 STREAM = """
 import sys
 from distilvec.corpus import hub, read_corpus
-hub._ROWS = 1000  # parts small enough that a kill finds some
+hub.ROWS = 1000  # parts small enough that a kill finds some
 limit = int(sys.argv[2]) or None
 corpus = read_corpus('hub:me/texts', sys.argv[1], holdout=0.0, limit=limit)
 wanted = [f'text number {number}' for number in range(len(corpus))]

@@ -161,3 +161,19 @@ def ship_student(job: Job, student: SentenceTransformer, method: Method, folder:
     """Save a student of a finished training; its method is the job's."""
     fitted = Fitted(method, [], 0.0, 0, 0, [], 0, 0, 0, task=job.task)
     return ship(job.prepared, job.lessons, Trained(student, fitted), folder)
+
+
+def tiny_recipe(folder: Path, teacher: Path, texts: Any, **sections: Any) -> Recipe:
+    """Two steps of a student of `teacher`, which is a folder; other `sections` replace or add to these."""
+    return Recipe.build(
+        {
+            "corpus": {"path": texts, "holdout": 0.3},
+            "teachers": [{"name": "tiny", "model": str(teacher)}],
+            "student": {"model": str(teacher)},
+            "method": {"name": "cosine"},
+            "training": {"max_steps": 2, "epochs": 2, "batch_size": 8, "use_cpu": True},
+            "judging": {"speed": False},
+            "output": str(folder / "out"),
+            **sections,
+        }
+    )

@@ -280,7 +280,7 @@ def test_files_in_a_list_are_not_taken_for_texts(tmp_path: Path, texts: list[str
     assert [json.loads(line)["text"] for line in written] == like_files
 
 
-def test_a_file_of_vectors_alone_is_no_teacher(tmp_path: Path, texts: list[str]) -> None:
+def test_a_file_of_vectors_without_texts_is_refused(tmp_path: Path, texts: list[str]) -> None:
     np.save(tmp_path / "v.npy", embed(texts))
     told = r'vectors alone.*\{"vectors": .*, "texts": \.\.\.\}'
     for given in (tmp_path / "v.npy", str(tmp_path / "v.npy"), [embed, "v.npy"]):
@@ -355,7 +355,7 @@ def test_a_task_of_ones_own_is_judged_and_paired(tiny_bert: Path, texts: list[st
         make_score(task="loud", kind="shouting", domain=None, outputs=wrong)
 
 
-def test_a_task_of_ones_own_is_no_part_of_a_recipe(tmp_path: Path, texts: list[str]) -> None:
+def test_a_task_object_is_not_part_of_a_recipe(tmp_path: Path, texts: list[str]) -> None:
     judging = {"tasks": [Shouting("loud", texts)]}
     with pytest.raises(DistilvecError, match=r"^judging.tasks: a Shouting object .*distilvec\.evaluate"):
         recipe_of("teacher", "student", texts, "mse", tmp_path / "out", judging=judging)
@@ -425,3 +425,14 @@ def test_load_opens_an_exported_folder(tmp_path: Path, one_layer_bert: Path, tex
     found = distilvec.load(tmp_path / "onnx").encode(texts[:5])
     expected = distilvec.load(one_layer_bert).encode(texts[:5], show_progress_bar=False)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_scores_are_written_to_the_home_folder(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    rows = [{"text1": f"one {n}", "text2": f"two {n % 3}", "score": float(n)} for n in range(8)]
+    task = {"name": "t", "kind": "similarity", "test": rows}
+    distilvec.evaluate(str(tiny_bert), task, "~/scores.json")
+    assert (tmp_path / "home/scores.json").is_file() and not (tmp_path / "~").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -513,3 +514,16 @@ def test_no_claim_is_listed_twice(part: Callable[[str], Any]) -> None:
         if each.kind != "none"
     ]
     assert len(set(keys)) == len(keys)
+
+
+@pytest.fixture
+def verdicts() -> Any:
+    return importlib.import_module("experiments.harness.verdicts")
+
+
+@pytest.mark.parametrize(
+    "ragged", [{"a": {0: 1.0}, "b": {1: 1.0}, "c": {2: 1.0}}, {"a": {0: 1, 1: 1}, "b": {1: 1, 2: 1}, "c": {0: 1, 2: 1}}]
+)
+def test_sets_without_a_common_seed_give_no_verdict(ragged: Any, verdicts: Any) -> None:
+    found = verdicts.judge("better", ragged)
+    assert found.verdict == "not tested" and found.p is None

@@ -163,7 +163,7 @@ def test_fetches_builds_and_checks_through_failures(
     assert status == 0 and page.startswith("2 of 2 sets equal")
 
 
-def test_a_file_that_is_not_what_it_was_is_refused_and_the_other_sets_go_on(
+def test_a_changed_file_is_refused_and_the_other_sets_are_made(
     server: Server,
     listed: Path,
     manifest: Path,
@@ -202,7 +202,7 @@ def test_check_says_by_how_much_a_file_differs(
     assert page.startswith("2 of 2")
 
 
-def test_killed_in_a_transfer_it_goes_on_where_it_was(server: Server, listed: Path, tmp_path: Path) -> None:
+def test_killed_in_a_transfer_it_resumes(server: Server, listed: Path, tmp_path: Path) -> None:
     server.faults = {TRAIN: ["stalled"]}
     to = tmp_path / "got"
     command = [sys.executable, "-m", "experiments.data.get", "--to", str(to), "--sources", str(listed), "banking77"]

@@ -6,17 +6,21 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from sentence_transformers import SentenceTransformer
 from tests.disk import full_beyond
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.export import ExportReport, export_onnx, load_onnx
-from distilvec.export.encoder import CONFIG
+from distilvec.export.encoder import CONFIG, OnnxEncoder
 from distilvec.judging import CachedEncoder
 from distilvec.students import load_student, ship, shrink
 
@@ -32,7 +36,6 @@ def one_layer(folder: Path, target: Path) -> Path:
 
 def with_head(folder: Path, target: Path) -> Path:
     """The tiny model with Dense and Normalize behind its pooling."""
-    import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense
     from sentence_transformers.sentence_transformer.modules import Normalize
@@ -168,7 +171,7 @@ def test_decoder_with_left_padding_last_token_and_prompts(
         load_onnx(out, precision="int8")
 
 
-def test_documents_have_no_prompt_where_the_student_puts_none(
+def test_documents_have_no_prompt_if_the_student_has_none(
     tmp_path: Path, one_layer_bert: Path, sentences: list[str]
 ) -> None:
     """sentence-transformers gives every model an empty prompt for documents, and puts that before them."""
@@ -233,7 +236,7 @@ def test_missing_packages_name_the_extra(tmp_path: Path, student: Path, monkeypa
         export_onnx(student, tmp_path)
 
 
-def test_a_full_disk_is_no_fault_of_the_model(tmp_path: Path, student: Path) -> None:
+def test_a_full_disk_is_not_reported_as_a_fault_of_the_model(tmp_path: Path, student: Path) -> None:
     with full_beyond(20_000), pytest.raises(EnvironmentProblem, match=r"/out: .*\(File too large\)"):
         export_onnx(student, tmp_path / "out", quantize=False)
     assert not list((tmp_path / "out").iterdir())
@@ -301,3 +304,72 @@ def test_mixtures_of_experts_are_refused(tiny_bert: Path, tmp_path: Path) -> Non
     with pytest.raises(DistilvecError, match="/mixture: .*dense student"):
         export_onnx(tmp_path / "mixture", tmp_path / "out")
     assert not list(tmp_path.glob("out/*"))
+
+
+def test_hub_model_is_exported_with_its_size_and_files(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    from distilvec.cli.measures import export_student
+
+    SentenceTransformer(str(tiny_bert), device="cpu").save_pretrained(str(tmp_path / "small"))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path / "small"))
+    told = export_student("me/small", tmp_path / "onnx", quantize=False)
+    assert "torch" in told and " 0 B" not in told
+    assert (tmp_path / "onnx" / "modules.json").exists()
+
+
+class Words:
+    """One token of length 1 for each character; remembers how many texts came together."""
+
+    def __init__(self) -> None:
+        self.together: list[int] = []
+
+    def encode_batch(self, texts: Sequence[Any], add_special_tokens: bool) -> list[Any]:
+        self.together.append(len(texts))
+        joint = ["|".join(text) if isinstance(text, tuple) else text for text in texts]
+        return [
+            SimpleNamespace(ids=list(map(ord, text)), attention_mask=[1] * len(text), type_ids=[0] * len(text))
+            for text in joint
+        ]
+
+
+def counting_encoder() -> tuple[OnnxEncoder, Words]:
+    """Its vectors are the sums of the characters."""
+    config = {
+        "inputs": ["input_ids", "attention_mask"],
+        "output": "sentence_embedding",
+        "padding_side": "right",
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "width": 1,
+        "max_length": None,
+        "prompts": {},
+        "default_prompt_name": None,
+    }
+    session: Any = SimpleNamespace(run=lambda _, batch: [batch["input_ids"].sum(1, keepdims=True).astype(np.float32)])
+    words: Any = Words()
+    return OnnxEncoder(words, session, config), words
+
+
+def test_export_tokenizes_few_texts_at_a_time() -> None:
+    encoder, words = counting_encoder()
+    texts = [chr(97 + number % 26) * (1 + number % 7) for number in range(9000)]
+    assert encoder.encode(texts)[:, 0].tolist() == [sum(map(ord, text)) for text in texts]
+    assert sum(words.together) == 9000 and max(words.together) <= 4096
+
+
+def test_export_takes_a_pair_as_a_list() -> None:
+    encoder, _ = counting_encoder()
+    pairs: list[Any] = [["a", "b"], ("a", "b"), "a\x1eb"]
+    assert encoder.encode(pairs)[:, 0].tolist() == [sum(map(ord, "a|b"))] * 3
+    wrong: list[Any] = [["a", "b", "c"]]
+    with pytest.raises(DistilvecError, match=r"a pair of two, not \['a', 'b', 'c'\]"):
+        encoder.encode(wrong)
+
+
+def test_export_is_compared_on_joint_texts_as_pairs(one_layer_bert: Path, tmp_path: Path) -> None:
+    texts = ["where is it?\x1ebehind the door", "who?\x1enobody knows", "a single text"]
+    report = export_onnx(one_layer_bert, tmp_path / "export", texts=texts, quantize=False)
+    assert report.variant("onnx float32").cosine_min > 0.9999

@@ -34,7 +34,9 @@ def test_a_large_array_leaves_memory_and_keeps_its_values() -> None:
     assert words.dtype == "S16" and np.searchsorted(words[:2], b"b") == 1
 
 
-def test_a_small_one_stays_and_no_room_is_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_small_array_stays_in_memory_and_so_does_a_large_one_without_a_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     small = np.arange(10)
     assert spilled(small) is small
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_a_list_that_names_other_places(tmp_path: Path, names: Any) -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_list(tmp_path: Path, content: bytes) -> None:
+def test_an_unreadable_manifest_seals_nothing(tmp_path: Path, content: bytes) -> None:
     place = folder(tmp_path / "made")
     (place / MANIFEST).write_bytes(content)
     assert sealed(place) is None
@@ -259,3 +260,27 @@ def test_a_place_that_takes_no_file_is_refused_before_any_work(
                 look(place)
             assert [file.name for file in tmp_path.rglob("*")] == ["there"]
     assert files.TEMPORARY not in "".join(os.listdir(tmp_path))
+
+
+def test_export_replaces_only_the_files_it_wrote(tmp_path: Path) -> None:
+    place = tmp_path / "export"
+    place.mkdir()
+    (place / "model.onnx").touch()
+    seal(place, "export")
+    check(place, "export", ["model.onnx", "README.md"])
+    (place / "README.md").write_text("mine")
+    with pytest.raises(DistilvecError, match="README.md"):
+        check(place, "export", ["model.onnx", "README.md"])
+
+
+@pytest.mark.parametrize("look", [check_model, lambda place: check(place, "export", ["a"])])
+def test_output_folder_without_read_permission_is_refused(
+    look: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, **options: Any) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(EnvironmentProblem, match=r"/closed: .*Permission denied.*choose another place"):
+        look(tmp_path / "closed")

@@ -23,7 +23,7 @@ def sort():
         time.sleep(0.3)
         return 0
 
-    ctypes.CDLL(None).qsort((ctypes.c_int * 8)(*range(8)), 8, 4, kind(compare))
+    ctypes.CDLL(None).qsort((ctypes.c_int * 3)(*range(3)), 3, 4, kind(compare))
 
 class Slow:
     def __del__(self):

@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import save_file
 from tests.results_files import experiments
 from tests.results_files import write as write_record
-from tests.teachers.test_molecule import tensors_of, vae_tensors
+from tests.teachers.molecules import tensors_of, vae_tensors
 
 from distilvec.report.ranks import ranks
 

@@ -91,7 +91,7 @@ def test_recording_replaces_rows_of_the_same_names_only(part: Callable[[str], An
     assert record["options"] == {"epochs": 2, "lr": 0.1} and record["made"]["distilvec"]
 
 
-def test_what_moved_beyond_seeds_is_told(
+def test_changes_beyond_the_seeds_are_reported(
     part: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comparing = part("harness.comparing")

@@ -99,12 +99,12 @@ def test_neighbours_order_and_what_was_aligned_before_do_not_matter(tokenizers: 
     st.integers(3, 30),
 )
 def test_a_table_that_is_too_small_changes_nothing(words: list[str], texts: list[Any], most: int) -> None:
-    before = distances._FIRST, distances._MOST
+    before = distances.FIRST, distances.MOST
     try:
-        distances._FIRST, distances._MOST = 2, most
+        distances.FIRST, distances.MOST = 2, most
         found = Aligner(words, words[::-1]).batch(texts, ["full"])["full"]
     finally:
-        distances._FIRST, distances._MOST = before
+        distances.FIRST, distances.MOST = before
     for (a, b), pairs in zip(texts, found):
         expected = reference.path([words[i] for i in a], [words[::-1][j] for j in b])
         assert [tuple(pair) for pair in pairs.tolist()] == expected

@@ -70,7 +70,7 @@ def recipe_for(folder: Path, teacher: Path, texts: list[str], student: Any = "au
 @pytest.mark.parametrize(
     "text", ["", "M", "0", "-3M", "5.67Q", "nan", "inf", "1e999", "5 ms", "9" * 5000, "5..6M", "½"]
 )
-def test_what_is_no_amount(text: str) -> None:
+def test_invalid_amounts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="5.67M"):
         amount(text)
 
@@ -132,7 +132,7 @@ def test_a_budget_below_the_smallest_student(tiny_bert: Path) -> None:
 # curves
 
 
-def test_errors_that_fall_by_a_power_are_foretold() -> None:
+def test_errors_that_fall_by_a_power_law_are_predicted() -> None:
     curve = {0: 0.1, **{steps: 1 - 0.5 * steps**-0.25 for steps in (50, 100, 200)}}
     assert power(curve) == pytest.approx(0.25)
     found = extrapolate(curve, 6400, [0.25])
@@ -187,7 +187,7 @@ def compiled(
     return recipe, compile_budget(recipe, Budget(30_000), sample=160, steps=2)
 
 
-def test_the_better_half_goes_on(compiled: tuple[Recipe, Compiled]) -> None:
+def test_the_better_half_is_trained_further(compiled: tuple[Recipe, Compiled]) -> None:
     _, found = compiled
     assert found.rounds == [2, 4, 8] and len(found.rows) > 4
     assert all({0, 2, 4} <= row.curve.keys() and (row.parameters or 0) <= 30_000 for row in found.rows)
@@ -263,7 +263,7 @@ def test_short_trainings_publish_nothing_and_follow_nothing() -> None:
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, None), (0.06, 0.06), (500, 0.25), (4000, 1 - 1e-9)])
-def test_a_warm_up_of_so_many_steps_is_as_much_shorter(given: float | None, expected: float | None) -> None:
+def test_a_warm_up_given_in_steps_is_shortened_in_proportion(given: float | None, expected: float | None) -> None:
     lesson = Lesson(*[MagicMock()] * 4, {"warmup_steps": given} if given else {}, MagicMock(), 2000)
     with (
         patch("distilvec.choosing.workers.short_training") as trained,
@@ -273,7 +273,7 @@ def test_a_warm_up_of_so_many_steps_is_as_much_shorter(given: float | None, expe
     assert trained.call_args.args[4] == {"max_steps": 200} | ({"warmup_steps": expected} if expected else {})
 
 
-def test_what_a_section_says_beside_auto_stays() -> None:
+def test_other_keys_of_a_section_with_auto_stay() -> None:
     template = StudentSection.model_validate(
         {"auto": {}, "revision": "abc", "lora": {"rank": 4}, "max_length": 16, "router_balance": 0.5}
     )
@@ -391,7 +391,7 @@ def test_what_cannot_be_pickled_stays_in_this_process(
     assert Trainings(lesson, [replace(each, method=own()) for each in probes]).workers == 1
 
 
-def test_a_worker_that_cannot_be_started_is_told(
+def test_a_worker_that_cannot_be_started_is_reported(
     two_threads: None, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -403,7 +403,7 @@ def test_a_worker_that_cannot_be_started_is_told(
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
-def test_a_worker_that_is_killed_is_told(
+def test_a_killed_worker_is_reported(
     two_threads: None, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -462,7 +462,7 @@ def test_a_budget_on_the_command_line(
     assert {"plan.json", "plan.svg"} <= {file.name for file in (tmp_path / "planned").iterdir()}
 
 
-def test_tables_are_foretold_from_tables() -> None:
+def test_size_of_tables_is_predicted_from_tables() -> None:
     def row(name: str, falls: float, longest: int, part: str) -> Measured:
         curve = {0: 0.0, **{steps: 1 - steps**-falls for steps in (2, 4, longest)}}
         return Measured(name, 10, 40, curve=curve, section={part: {"of": "t"}})

@@ -222,14 +222,14 @@ def test_retrieval_is_not_hidden_in_the_average() -> None:
     assert found.prediction(found.rows[0]) == predict(0.6, SHORT, CUT)
 
 
-def test_where_none_keeps_enough_the_most_promising_is_named_as_such() -> None:
+def test_the_most_promising_student_is_named_if_all_keep_too_little() -> None:
     found = choice(row("tiny", 10**6, 0.4), row("small", 10**7, 0.7), row("odd", 2 * 10**7, 0.6))
     assert found.chosen is None and found.best.name == "small"
     assert found.verdict().startswith("No candidate is predicted to keep 95 %")
     assert json.loads(json.dumps(found.to_dict()))["chosen"] == "small"
 
 
-def test_a_training_shorter_than_every_committed_one_is_told() -> None:
+def test_a_training_shorter_than_every_committed_one_is_reported() -> None:
     found = choice(row("small", 10**6, 0.9))
     assert "in trainings as long as this one, which reads" in found.text() and "does not cover" not in found.text()
     found.read = 96

@@ -7,14 +7,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.jobs import tiny_recipe
 
 from distilvec.choosing.dry_run import plan
 from distilvec.errors import DistilvecError
 from distilvec.recipe import Recipe
 
 
-def tiny_recipe(folder: Path, teacher: Path, texts: list[str], **sections: object) -> Recipe:
+def recipe_of(folder: Path, teacher: Path, texts: list[str], **sections: object) -> Recipe:
     corpus = folder / "texts.jsonl"
     rows = [{"text": text, "source": "ab"[len(text) % 2]} for text in texts]
     corpus.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"text": None}]), encoding="utf-8")
@@ -38,7 +40,7 @@ def everything(folder: Path) -> dict[Path, int]:
 def test_it_says_what_would_happen_and_leaves_nothing(
     tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = tiny_recipe(tmp_path, tiny_bert, sentences[:80])
+    recipe = recipe_of(tmp_path, tiny_bert, sentences[:80])
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
@@ -88,7 +90,7 @@ def test_molecules_are_called_so_and_have_no_tokens_and_no_prompt(tmp_path: Path
 def test_what_is_taught_already_costs_nothing(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     from tests.jobs import Job
 
-    recipe = tiny_recipe(tmp_path, tiny_bert, sentences[:60])
+    recipe = recipe_of(tmp_path, tiny_bert, sentences[:60])
     Job(recipe).teach()
     before = everything(tmp_path)
     stages = dict(plan(recipe, teaching_only=True).lines)
@@ -102,8 +104,8 @@ def test_signals_that_a_store_of_vectors_lacks_are_counted(
 ) -> None:
     from tests.jobs import Job
 
-    Job(tiny_recipe(tmp_path, tiny_bert, sentences[:60])).teach()
-    recipe = tiny_recipe(
+    Job(recipe_of(tmp_path, tiny_bert, sentences[:60])).teach()
+    recipe = recipe_of(
         tmp_path,
         tiny_bert,
         sentences[:60],
@@ -134,7 +136,7 @@ def test_combined_teachers_are_one_with_a_store_of_its_own(
 
     two = [{"name": "tiny", "model": str(tiny_bert)}, {"name": "other", "model": str(tiny_bert), "prompt": "A "}]
     sections: dict[str, Any] = {"teachers": two, "combine": "concatenate", "method": {"name": "cosine"}}
-    recipe = tiny_recipe(tmp_path, tiny_bert, sentences[:60], **sections)
+    recipe = recipe_of(tmp_path, tiny_bert, sentences[:60], **sections)
     stages = dict(plan(recipe).lines)
     assert stages["combined"].startswith("64 dimensions") and "60 texts to combine" in stages["combined"]
     assert "144 bytes each, 8.6 kB in all" in stages["combined"]
@@ -153,7 +155,7 @@ def test_the_disk_holds_corpus_and_token_ids_too(tmp_path: Path, tiny_bert: Path
 
     training = {"max_steps": 1, "batch_size": 8, "use_cpu": True}
     texts = [f"{number} {text}" for number in range(30) for text in sentences[:100]]
-    recipe = tiny_recipe(tmp_path, tiny_bert, texts, training=training)
+    recipe = recipe_of(tmp_path, tiny_bert, texts, training=training)
     before, teaching = said(), said(teaching_only=True)
     train(recipe)
     written = {
@@ -165,16 +167,14 @@ def test_the_disk_holds_corpus_and_token_ids_too(tmp_path: Path, tiny_bert: Path
     assert said(teaching_only=True) == 0
 
 
-def test_too_few_held_out_texts_are_told_before_anything_is_taught(
+def test_too_few_held_out_texts_are_refused_before_teaching(
     tmp_path: Path, tiny_bert: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     from distilvec.flow.run import run
 
     corpus = {"path": str(tmp_path / "texts.jsonl"), "holdout": 0.1}
     training = {"max_steps": 1, "batch_size": 8}
-    recipe = tiny_recipe(
-        tmp_path, tiny_bert, sentences[:60], corpus=corpus, training=training, judging={"speed": False}
-    )
+    recipe = recipe_of(tmp_path, tiny_bert, sentences[:60], corpus=corpus, training=training, judging={"speed": False})
     shown = dict(plan(recipe).lines)["judging"]
     assert re.fullmatch(
         r"no tasks; \d+ held-out items are too few to compare student and teacher on; 20 are needed", shown
@@ -185,21 +185,21 @@ def test_too_few_held_out_texts_are_told_before_anything_is_taught(
     ]
     assert told and told[0].startswith(shown.removeprefix("no tasks; "))
     assert record["agreement"] is None
-    enough = tiny_recipe(tmp_path, tiny_bert, sentences, corpus={**corpus, "holdout": 0.4})
+    enough = recipe_of(tmp_path, tiny_bert, sentences, corpus={**corpus, "holdout": 0.4})
     assert dict(plan(enough).lines)["judging"] == "no tasks, agreement with the teacher"
 
 
 def test_it_refuses_what_the_run_would_refuse(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
-    deep = tiny_recipe(tmp_path, tiny_bert, sentences[:60], method={"name": "talas", "anchored_layers": 5})
+    deep = recipe_of(tmp_path, tiny_bert, sentences[:60], method={"name": "talas", "anchored_layers": 5})
     with pytest.raises(DistilvecError, match=r"^student: anchored_layers is 5, .*\b2\. "):
         plan(deep)
-    missing = tiny_recipe(tmp_path, tiny_bert, sentences[:60], judging={"tasks": [str(tmp_path / "no-such.yaml")]})
+    missing = recipe_of(tmp_path, tiny_bert, sentences[:60], judging={"tasks": [str(tmp_path / "no-such.yaml")]})
     with pytest.raises(DistilvecError, match=r"/no-such\.yaml: "):
         plan(missing)
     for holdout, remedy in ((0.45, '"agreement_cosine"'), (0.1, r"task\.validation.*corpus\.holdout")):
         training = {"epochs": 1, "batch_size": 8, "evaluate_every": 2, "best": "agreement_cosin"}
         corpus = {"path": str(tmp_path / "texts.jsonl"), "holdout": holdout}
-        misspelt = tiny_recipe(tmp_path, tiny_bert, sentences[:90], training=training, corpus=corpus)
+        misspelt = recipe_of(tmp_path, tiny_bert, sentences[:90], training=training, corpus=corpus)
         with pytest.raises(DistilvecError, match=r'^training\.best: .*"agreement_cosin"\. .*' + remedy):
             plan(misspelt)
 
@@ -220,6 +220,15 @@ def test_a_step_of_several_batches_takes_as_long_as_they_do(
     monkeypatch.setattr(dry_run, "fit", watched)
     for accumulated in (1, 8):
         training = {"epochs": 3, "batch_size": 8, "gradient_accumulation_steps": accumulated}
-        recipe = tiny_recipe(tmp_path, tiny_bert, sentences[:80], training=training)
+        recipe = recipe_of(tmp_path, tiny_bert, sentences[:80], training=training)
         said = dict(plan(recipe).lines)["training"]
         assert f"at {100 * accumulated:,} ms" in said and given[-1].gradient_accumulation_steps == 1
+
+
+def test_dry_run_with_a_vectors_file_that_lacks_an_item(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    texts = sorted(set(sentences))
+    np.save(tmp_path / "v.npy", np.random.default_rng(0).standard_normal((len(texts) - 1, 8)).astype(np.float32))
+    (tmp_path / "t.txt").write_text("\n".join(texts[:-1]))
+    teachers = [{"name": "elsewhere", "vectors": str(tmp_path / "v.npy"), "texts": str(tmp_path / "t.txt")}]
+    given = tiny_recipe(tmp_path, tiny_bert, texts, teachers=teachers, corpus={"path": texts, "holdout": 0.0})
+    assert "elsewhere" in plan(given).text()

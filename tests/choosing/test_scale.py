@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.jobs import Job
+from tests.jobs import Job, tiny_recipe
 
+from distilvec.choosing.choose import texts_read
 from distilvec.choosing.scale import PEAKS, Devices, Rates, Scale, rates, scale
 from distilvec.cli.main import main
+from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import parameters
 from distilvec.recipe import Recipe
@@ -63,7 +65,7 @@ def test_devices_are_read_by_name_and_number(kind: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "8x", "0", "0xH100", "H100x8", "8 H100", "8xH1000"])
-def test_other_words_are_no_devices(text: str) -> None:
+def test_other_words_are_not_devices(text: str) -> None:
     with pytest.raises(DistilvecError, match=rf'^--devices: .*"({re.escape(text)}|H1000)"'):
         Devices.read(text)
 
@@ -208,7 +210,7 @@ def test_a_data_sheet_is_that_of_the_device(name: str, kind: str | None, monkeyp
     assert found == (PEAKS[kind] if kind else -1.0) and ("data sheet" in source) == bool(kind)
 
 
-def test_a_combined_store_is_counted_beside_those_of_its_teachers(recipe: Recipe, tiny_bert: Path) -> None:
+def test_a_combined_store_is_counted_with_those_of_its_teachers(recipe: Recipe, tiny_bert: Path) -> None:
     two = [{"name": name, "model": str(tiny_bert)} for name in ("tiny", "other")]
     asked = recipe.model_dump() | {"teachers": two, "combine": "concatenate"}
     alone = scale(recipe, 10**6).rates
@@ -216,3 +218,27 @@ def test_a_combined_store_is_counted_beside_those_of_its_teachers(recipe: Recipe
     assert len(both.parts) == 3 and both.parts[:2] == 2 * alone.parts
     fixed = 16 + 16
     assert both.vector_bytes - fixed * 3 == 4 * (alone.vector_bytes - fixed)
+
+
+def test_scale_refuses_to_measure_a_paid_service(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    service = {"name": "paid", "api": {"url": "http://localhost:9", "model": "m"}}
+    with pytest.raises(DistilvecError, match="teacher paid.*--dry-run"):
+        scale(tiny_recipe(tmp_path, tiny_bert, sentences[:120], teachers=[service]), rows=1000)
+
+
+def test_forecast_counts_both_texts_of_a_pair(tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distilvec.choosing.scale.rates.SECONDS", 0.1)
+    rows = [{"a": f"query {number}", "b": f"document {number}"} for number in range(900)]
+    corpus = {"path": rows, "text": ["a", "b"]}
+    training = {"max_steps": 10, "batch_size": 8}
+    given = tiny_recipe(tmp_path, tiny_bert, rows, corpus=corpus, method={"name": "mnrl"}, training=training)
+    assert texts_read(given, read_corpus(rows, tmp_path / "corpus", text=["a", "b"])) == 160
+    seen: dict[str, float] = {}
+
+    def quick(student: Any, method: Any, sample: Any, taught: Any, training: Any, optimizer: Any) -> Any:
+        seen["batch"] = training["batch_size"]
+        return type("Fitted", (), {"seconds": 1.0, "tokens": 1, "trained": 1, "heads": 0})()
+
+    monkeypatch.setattr("distilvec.choosing.scale.rates.short_training", quick)
+    monkeypatch.setattr("distilvec.choosing.scale.rates.PROBE_STEPS", 5)
+    assert scale(given, 10**6).rates.training == 5 * 8 * 2

@@ -18,7 +18,7 @@ import pytest
 from tests.disk import full_beyond
 from tests.training.starting import Starter
 
-from distilvec.cli.main import main
+from distilvec.cli.main import _keeps_nothing, main
 from distilvec.errors import DistilvecError, Interrupted
 
 RECIPE = """\
@@ -111,7 +111,7 @@ print(*(set(sys.modules) - before))
     assert len(imported) < 500
 
 
-def test_a_reader_that_has_enough_is_no_fault() -> None:
+def test_a_closed_output_pipe_is_not_an_error() -> None:
     """As `distilvec recipes | head -1`."""
     command = [sys.executable, "-m", "distilvec", "recipes"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -214,7 +214,7 @@ def test_interruptions_and_debug(
     assert Interrupted("x").exit_code == 130 and Interrupted("x", number=signal.SIGTERM).exit_code == 143
 
 
-def test_a_full_disk_is_no_surprise_wherever_it_is_met(
+def test_a_full_disk_is_reported_at_every_write(
     place: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import distilvec.flow.run
@@ -259,7 +259,7 @@ def test_align_shows_pairs_and_draws_them(
     assert "--teacher" in capsys.readouterr().err
 
 
-def test_finetune_passes_on_what_it_is_told(
+def test_finetune_passes_its_arguments_on(
     place: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Parsing only: tests/tasks trains."""
@@ -336,7 +336,7 @@ def test_shrink_and_export(place: Path, tiny_bert: Path, capsys: pytest.CaptureF
     assert "onnx float32" in capsys.readouterr().out and (place / "onnx" / "model.onnx").is_file()
 
 
-def test_a_demo_that_was_interrupted_goes_on(start: Starter, tiny_bert: Path, tmp_path: Path) -> None:
+def test_an_interrupted_demo_is_resumed(start: Starter, tiny_bert: Path, tmp_path: Path) -> None:
     out = tmp_path / "demo"
     words = ["demo", "--teacher", str(tiny_bert), "--texts", "800", "-o", str(out)]
     running = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True, env=environment())
@@ -404,3 +404,19 @@ def test_from_end_to_end_with_an_interruption(start: Starter, place: Path, texts
     assert found == pytest.approx(wanted, abs=1e-5)
     same = [(folder / "student" / "model.safetensors").read_bytes() for folder in (out, again)]
     assert same[0] == same[1], "interrupted and resumed, or in one go: the same student"
+
+
+@pytest.mark.parametrize(
+    ("command", "nothing"),
+    [
+        ("evaluate m -t x", True),
+        ("evaluate m -t x --results=there", False),
+        ("--debug export m", True),
+        ("plan --teacher a --corpus b", True),
+        ("plan --teacher a --corpus b -o there", False),
+        ("plan recipe.yaml", False),
+        ("run recipe.yaml", False),
+    ],
+)
+def test_which_interrupted_commands_keep_nothing(command: str, nothing: bool) -> None:
+    assert _keeps_nothing(command.split()) == nothing

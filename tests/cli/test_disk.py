@@ -114,7 +114,7 @@ def test_checkpoints_of_an_unfinished_run_stay(run: Path) -> None:
     assert "of an unfinished run: kept" in text(pieces(run), run)
 
 
-def test_leftovers_go_once_they_are_old(run: Path) -> None:
+def test_old_leftovers_are_removed(run: Path) -> None:
     old, young = run / "checkpoints-before", run / "stores/teacher/sentence-a-000009.arrow.bad"
     shutil.copytree(run / "checkpoints", old)
     young.write_bytes(b"x" * 1000)

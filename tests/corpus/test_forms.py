@@ -85,7 +85,7 @@ TOLD: dict[str, tuple[str, Write, str]] = {
 
 
 @pytest.mark.parametrize("way", TOLD)
-def test_forms_that_are_told(way: str, tmp_path: Path) -> None:
+def test_unsupported_forms_are_named_with_a_remedy(way: str, tmp_path: Path) -> None:
     name, write, told = TOLD[way]
     write(tmp_path / name)
     with pytest.raises(DataError, match=told):
@@ -150,3 +150,51 @@ def test_a_dump_that_is_read_as_texts_is_noticed(tmp_path: Path, caplog: pytest.
     with caplog.at_level(logging.WARNING):
         read_corpus(tmp_path / "dump.txt", tmp_path / "corpus", holdout=0.0)
     assert "dump.txt: its first line looks like that of a .sql file" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("list.jsonl", b'["a", "b", "c"]', r"one list is a \.json\."),
+        ("spread.jsonl", b'[\n {\n  "text": "a"\n }\n]', r"one list is a \.json\."),
+        ("old.txt", "Grüße\nBäume".encode("cp1252"), r"iconv -f windows-1252"),
+        ("empty.txt", b"", r"0 rows read.*right file"),
+        ("semicolons.csv", b"id;text\n1;a, b\n2;c, d\n", r"commas separate fields"),
+    ],
+)
+def test_corpus_without_a_usable_row_is_refused_with_advice(
+    tmp_path: Path, name: str, content: bytes, told: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DistilvecError, match=told):
+        read_corpus(tmp_path / name, tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("first", "kind"), [('{"text": "a"}', ".jsonl"), ("id,text,label", ".csv"), ("Dear, all", ""), ("a text", "")]
+)
+def test_text_file_that_looks_like_a_table_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: str, kind: str
+) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join([first, *(f"{number},b,c" for number in range(30))]))
+    read_corpus(tmp_path / "texts.txt", tmp_path / "cache", holdout=0.0)
+    assert ("looks like" in caplog.text) == bool(kind) and kind in caplog.text
+
+
+def test_unbalanced_quote_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = ["id,text", '0,"open', *(f"{number},row {number}" for number in range(20)), '21,end"', "22,last"]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    assert len(read_corpus(tmp_path / "rows.csv", tmp_path / "cache", holdout=0.0)) == 2
+    assert "line 2" in caplog.text and "is a quote too many?" in caplog.text
+    caplog.clear()
+    letter = '0,"Dear all,\nthis is one text\nof several lines\nwith no row\nin it"\n1,another\n'
+    (tmp_path / "rows.csv").write_text("id,text\n" + letter)
+    assert (
+        len(read_corpus(tmp_path / "rows.csv", tmp_path / "more", holdout=0.0)) == 2 and "is a quote" not in caplog.text
+    )
+
+
+def test_carriage_returns_within_lines_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "old.txt").write_bytes(b"one line\rtwo line\rthree line\r\nfour line\n")
+    read_corpus(tmp_path / "old.txt", tmp_path / "cache", holdout=0.0)
+    assert "carriage returns within a line" in caplog.text

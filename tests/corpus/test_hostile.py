@@ -96,7 +96,7 @@ def test_parquet_columns_that_hold_no_text(tmp_path: Path) -> None:
     assert corpus.texts() == ["b", "c"] and corpus.audit.rejected == {"missing label": 1, "missing text": 1}
 
 
-def test_bad_texts_for_the_teacher_are_told_apart(tmp_path: Path) -> None:
+def test_bad_texts_for_the_teacher_are_distinguished(tmp_path: Path) -> None:
     values: list[Any] = [None, 3, "", "fine", "nul\x00", "\udc80", "x" * 101]
     rows = [{"text": f"text {number}", "other": value} for number, value in enumerate(values)]
     corpus = read_corpus(rows, tmp_path, teacher_text="other", holdout=0.0, max_characters=100)
@@ -106,7 +106,7 @@ def test_bad_texts_for_the_teacher_are_told_apart(tmp_path: Path) -> None:
     assert [entry["line"] for entry in rejected(corpus)] == [1, 2, 3, 5, 6, 7]
 
 
-def test_python_values_nobody_expects(tmp_path: Path) -> None:
+def test_unexpected_python_values(tmp_path: Path) -> None:
     class Furious:
         def __repr__(self) -> str:
             raise RuntimeError("no")

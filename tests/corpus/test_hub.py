@@ -64,7 +64,7 @@ def test_only_what_is_wanted_comes(address: str, fetched: list[dict[str, Any]], 
 def test_after_a_fault_every_row_comes_once(
     address: str, fetched: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "_ROWS", 100)
+    monkeypatch.setattr(hub, "ROWS", 100)
     breaks = iter([530, 1777])
     real = hub._opened
 
@@ -84,7 +84,7 @@ def test_what_a_longer_reading_kept_stays(
     address: str, fetched: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a reading with a limit ends beside it; and what it kept is gone when all is read."""
-    monkeypatch.setattr(hub, "_ROWS", 100)
+    monkeypatch.setattr(hub, "ROWS", 100)
     real = hub._opened
     monkeypatch.setattr(hub, "_opened", lambda *args: _Breaking(real(*args), 2500))
     with pytest.raises(EnvironmentProblem):
@@ -98,17 +98,17 @@ def test_what_a_longer_reading_kept_stays(
 
 
 @pytest.mark.parametrize("damaged", ["rows-00003.json", "rows-00003.parquet"])
-def test_parts_behind_a_gap_are_no_rows(
+def test_parts_behind_a_gap_are_not_rows(
     damaged: str, address: str, fetched: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "_ROWS", 100)
+    monkeypatch.setattr(hub, "ROWS", 100)
     wanted = hub.Address.read(address)
     rows = hub.stream(wanted, ["text"], lambda dataset: dataset, tmp_path, "k")
     for _ in range(1000):
         next(rows)
     rows.close()
     (tmp_path / f"{hub.KEPT}k" / damaged).write_bytes(b"damaged")
-    monkeypatch.setattr(hub, "_ROWS", 130)  # parts of another size meet no old ones
+    monkeypatch.setattr(hub, "ROWS", 130)  # parts of another size meet no old ones
     for come in (450, COUNT):
         rows = hub.stream(wanted, ["text"], lambda dataset: dataset, tmp_path, "k")
         read = [row.value["text"] for row, _ in zip(rows, range(come))]
@@ -135,7 +135,7 @@ class _Breaking:
 def test_a_kill_costs_the_part_that_was_not_written(
     address: str, fetched: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "_ROWS", 100)
+    monkeypatch.setattr(hub, "ROWS", 100)
     wanted = hub.Address.read(address)
     rows = hub.stream(wanted, ["text"], lambda dataset: dataset, tmp_path, "k")
     for _ in range(250):

@@ -272,7 +272,7 @@ def test_the_split_goes_by_the_pixels(tmp_path: Path) -> None:
     assert corpus.overlap(other.texts(other.holdout_rows)) == 0
 
 
-def test_images_and_molecules_that_are_read_as_texts_are_told(tmp_path: Path) -> None:
+def test_images_and_molecules_read_as_texts_are_warned_about(tmp_path: Path) -> None:
     """The first thing that somebody tries: the file alone, without saying what is in it."""
     import pyarrow as pa
     import pyarrow.parquet as pq

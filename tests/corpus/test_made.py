@@ -50,7 +50,7 @@ def test_made_texts_are_of_training_texts_and_trained_on(tmp_path: Path) -> None
     assert not (tmp_path / "made" / "rejected.jsonl").read_text()
 
 
-def test_they_are_the_same_each_time_and_none_without_the_option(tmp_path: Path) -> None:
+def test_they_are_the_same_each_time_and_absent_without_the_option(tmp_path: Path) -> None:
     given = rows(300)
     first, again = (read_corpus(given, tmp_path / name, made=1.0) for name in ("first", "again"))
     assert first.fingerprint == again.fingerprint and first.texts() == again.texts()
@@ -58,7 +58,7 @@ def test_they_are_the_same_each_time_and_none_without_the_option(tmp_path: Path)
     assert plain.texts() == [row["text"] for row in given] and plain.audit.made == 0
 
 
-def test_nothing_is_made_of_short_texts_or_of_none(tmp_path: Path) -> None:
+def test_short_texts_and_texts_without_spaces_make_no_texts(tmp_path: Path) -> None:
     corpus = read_corpus([f"two words{row}" for row in range(50)], tmp_path, made=2.0)
     assert len(corpus) == 50 and corpus.audit.made == 0
     assert made_texts(["这是一个没有空格的句子"], np.zeros(1), 20, 0) == []
@@ -85,3 +85,16 @@ def test_a_saved_recipe_names_it_where_it_is_asked_for(tmp_path: Path) -> None:
     assert "made" not in Recipe.build(content).to_yaml()
     content["corpus"]["made"] = 1.5  # type: ignore[index]
     assert "made: 1.5" in Recipe.build(content).to_yaml()
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_given_text_equal_to_a_made_one_is_trained_on(repeated: bool, tmp_path: Path) -> None:
+    long = [" ".join(f"w{number}x{word}" for word in range(10)) for number in range(9000)]
+    first = read_corpus(long, tmp_path / "first", made=0.5, holdout=0.3)
+    made = sorted(set(first.texts()) - set(long))[:400]
+    corpus = read_corpus(long + made, tmp_path / "second", made=0.5, holdout=0.3, repeated=repeated, strict=True)
+    held = set(corpus.texts(corpus.holdout_rows))
+    assert held and not held & set(corpus.texts(corpus.train_rows))
+    assert set(made) <= set(corpus.texts(corpus.train_rows)), "where they were made"
+    assert corpus.audit.duplicates == 0
+    assert corpus.audit.kept - corpus.audit.made == len(long) + len(made)

@@ -87,7 +87,7 @@ HOSTILE = {
 }
 
 
-def test_what_is_no_molecule_has_a_reason_and_is_silent(
+def test_an_invalid_molecule_gives_a_reason_and_no_output(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rdkit import Chem

@@ -7,13 +7,15 @@ import gzip
 import io
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from distilvec.corpus import content_keys, read_corpus
+from distilvec.corpus import Corpus, content_keys, read_corpus
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 
 TEXTS = [
@@ -230,7 +232,7 @@ def test_what_follows_a_list_is_not_dropped(tmp_path: Path, more: str) -> None:
     assert read_corpus(file, tmp_path / "out", holdout=0.0).texts() == ["one", "two"]
 
 
-def test_what_a_folder_holds_besides_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_files_of_a_folder_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "texts"
     (folder / "sub").mkdir(parents=True)
     (folder / "a.jsonl").write_text('{"text": "one"}\n')
@@ -251,7 +253,7 @@ def test_rows_within_one_object_are_named(tmp_path: Path) -> None:
     assert len(corpus) == len(TEXTS) and corpus.audit.rejected["broken JSON"] == 1
 
 
-def test_a_list_of_files_is_no_list_of_texts(tmp_path: Path) -> None:
+def test_a_list_of_files_is_not_read_as_texts(tmp_path: Path) -> None:
     files = [tmp_path / "a.jsonl", tmp_path / "b.txt"]
     for file in files:
         file.write_text('{"text": "one"}\n')
@@ -272,7 +274,7 @@ def test_texts_are_read_from_this_machine(tmp_path: Path) -> None:
             read_corpus(address, tmp_path / "out", holdout=0.0)
 
 
-def test_a_pattern_is_no_file(tmp_path: Path) -> None:
+def test_a_pattern_is_not_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
     for pattern in ("*.jsonl", "**/*", "a.jso?l"):
         with pytest.raises(DataError, match=r"this is a pattern, not a file\. Give the folder"):
@@ -316,3 +318,32 @@ def test_a_column_that_begins_late_is_missed_with_the_reason(tmp_path: Path) -> 
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(DataError, match=r'late\.jsonl, its first 1,000 rows: there is no column "note"'):
         read_corpus(file, tmp_path / "corpus", domain="note")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_header_that_is_not_utf8_is_refused(suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"table.{suffix}"
+    separator = "," if suffix == "csv" else "\t"
+    file.write_bytes(separator.join(["text", "größe"]).encode("latin-1") + f"\na{separator}b\n".encode())
+    with pytest.raises(DataError, match=r"the names of the columns is not UTF-8.*iconv"):
+        read_corpus(file, tmp_path / "corpus")
+
+
+def test_permission_error_of_a_source_is_passed_on(tmp_path: Path) -> None:
+    def rows() -> Any:
+        yield "a text"
+        raise PermissionError(13, "Permission denied", str(tmp_path / "secret.txt"))
+
+    with pytest.raises(PermissionError):
+        read_corpus(rows(), tmp_path / "corpus")
+
+
+def test_file_name_that_is_not_utf8(tmp_path: Path) -> None:
+    """In a process of its own: what collects tests' output takes no such names."""
+    code = (
+        "from pathlib import Path\nfrom distilvec.corpus import read_corpus\n"
+        "Path('caf\\udce9.txt').write_text('one text\\nanother text\\n')\n"
+        "read_corpus(Path('caf\\udce9.txt'), 'corpus', holdout=0.0)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+    assert len(Corpus.open(tmp_path / "corpus")) == 2

@@ -99,7 +99,7 @@ def test_small_files_are_read_up_to_their_bound(tmp_path: Path) -> None:
         read_small(tmp_path / "a", 99)
 
 
-def test_what_is_no_number_in_a_file_of_scores_names_its_line(tmp_path: Path) -> None:
+def test_an_invalid_score_in_a_file_is_refused_with_its_line(tmp_path: Path) -> None:
     for value, told in {
         "9" * 400: "a finite number was expected, not 9999",
         "-" + "9" * 400: "a finite number was expected, not -9999",

@@ -108,7 +108,7 @@ def test_folders_that_look_like_ours_by_name_stay(tmp_path: Path) -> None:
     assert everything(tmp_path) == before
 
 
-def test_somebodys_files_inside_our_folders_stay(run: Path) -> None:
+def test_foreign_files_inside_our_folders_stay(run: Path) -> None:
     mine = [
         "checkpoints/best.safetensors",
         "checkpoints/notes/a.txt",
@@ -145,7 +145,7 @@ def test_somebodys_files_inside_our_folders_stay(run: Path) -> None:
 
 
 @pytest.mark.parametrize("student", ["model", "auto"])
-def test_an_output_beside_a_cache_is_looked_at_first(
+def test_an_output_next_to_a_cache_is_checked_first(
     tmp_path: Path, tiny_bert: Path, sentences: list[str], student: str
 ) -> None:
     mine = ["notes.txt", "compare.md", "plan.json"]
@@ -166,7 +166,7 @@ def test_an_output_beside_a_cache_is_looked_at_first(
     assert everything(tmp_path / "out") == before
 
 
-def test_checkpoints_set_aside_do_not_replace_somebodys_files(tmp_path: Path) -> None:
+def test_checkpoints_moved_away_do_not_replace_foreign_files(tmp_path: Path) -> None:
     for name in ("checkpoints/checkpoint-4/model.safetensors", "checkpoints-before/checkpoint-5/thesis.txt"):
         plant(tmp_path, name)
     tidy(tmp_path / "checkpoints", resume=False)
@@ -191,7 +191,7 @@ def test_links_are_not_followed(run: Path, tmp_path: Path) -> None:
     assert everything(outside) == before and linked.is_symlink()
 
 
-def test_a_marker_of_somebody_else_makes_nothing_ours(tmp_path: Path) -> None:
+def test_a_foreign_marker_does_not_make_a_folder_ours(tmp_path: Path) -> None:
     place = tmp_path / "project"
     plant(
         place, "checkpoints/checkpoint-5/model.safetensors", "checkpoints/checkpoint-5/unlogged-0.json", "report.json"
@@ -240,7 +240,7 @@ def test_what_goes_is_shown_first(run: Path, capsys: pytest.CaptureFixture[str])
 # output
 
 
-def test_a_folder_with_files_of_somebody_elses_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_foreign_files_is_refused(tmp_path: Path) -> None:
     for number, names in enumerate([["recipe.yaml"], ["report.md"], ["figures/a.png"], ["thesis.tex"], ["data/a.csv"]]):
         place = tmp_path / str(number)
         plant(place, *names)
@@ -263,7 +263,7 @@ def test_the_working_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "recipe.yaml").read_text() == source
 
 
-def test_a_cache_among_somebodys_files_makes_it_no_output(tmp_path: Path) -> None:
+def test_a_cache_among_foreign_files_does_not_make_the_folder_an_output(tmp_path: Path) -> None:
     plant(tmp_path, "report.md")
     folders.claim(tmp_path, "cache")
     with pytest.raises(DistilvecError, match=re.escape(f"{tmp_path}: ") + r".*: report\.md\..*-o"):
@@ -435,7 +435,7 @@ def test_titles_and_places_do_nothing_to_the_terminal(
 @pytest.mark.parametrize(
     "files", [["output"], {"output": 1}, {"output": [1, "student"]}, {"output": [["a"]]}, None, "output"]
 )
-def test_a_manifest_with_lists_of_other_types_is_none_of_ours(files: Any, tmp_path: Path) -> None:
+def test_a_manifest_with_lists_of_other_types_is_foreign(files: Any, tmp_path: Path) -> None:
     (tmp_path / folders.MANIFEST).write_text(json.dumps({"made_by": "distilvec", "alone": True, "files": files}))
     assert folders.read(tmp_path) == {}
     (tmp_path / "notes.txt").write_text("mine")

@@ -174,7 +174,7 @@ def test_labels_that_are_too_long_for_a_number_are_names(tmp_path: Path, label: 
 
 
 @pytest.mark.parametrize("shard", ["1" * 5000 + "/" + "2" * 5000, "²/3", "0/²"])
-def test_shards_that_are_no_numbers(shard: str) -> None:
+def test_shards_that_are_not_numbers(shard: str) -> None:
     with pytest.raises(DistilvecError, match=f'^--shard: "{shard[:100]}'):
         _shard(shard)
 
@@ -185,7 +185,7 @@ def test_devices_that_are_too_many() -> None:
 
 
 def test_a_tokenizer_that_unpacks_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distilvec.alignment.loading._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("distilvec.alignment.loading.MOST_BYTES", 1 << 20)
     (tmp_path / "tokenizer.json.gz").write_bytes(gzip.compress(b" " * (3 << 20)))
     with pytest.raises(DistilvecError, match=r"tokenizer\.json\.gz"):
         load_tokenizer(tmp_path / "tokenizer.json.gz")
@@ -197,7 +197,9 @@ def test_a_card_names_no_place_of_a_network(tmp_path: Path) -> None:
     assert origin({"model": "me/model"}, {})["base"] == "me/model"
 
 
-def test_a_saved_recipe_that_is_no_text_is_another_one(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+def test_a_saved_recipe_that_is_not_text_is_another_recipe(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
     sections = {"corpus": {"path": sentences[:40]}, "teachers": [{"name": "t", "model": str(tiny_bert)}]}
     student = {"student": {"model": str(tiny_bert)}, "method": {"name": "cosine"}}
     recipe = Recipe.build({**sections, **student, "output": str(tmp_path / "out")})

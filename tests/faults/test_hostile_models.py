@@ -162,7 +162,7 @@ def test_the_tokenizers_own_code_does_not_run(folder: Path, trap: Path) -> None:
     "type_name",
     ["evil.C", "distilvec_trap.C", "sentence_transformers.base.model.torch", "sentence_transformers.util.http_get"],
 )
-def test_classes_that_are_no_modules_are_refused(type_name: str, folder: Path, trap: Path) -> None:
+def test_classes_that_are_not_modules_are_refused(type_name: str, folder: Path, trap: Path) -> None:
     plant_code(folder, trap)
     (folder.parent / "distilvec_trap.py").write_text(f"open({str(trap)!r}, 'w')\nclass C: pass\n")
     sys.path.insert(0, str(folder.parent))
@@ -180,7 +180,7 @@ def test_classes_that_are_no_modules_are_refused(type_name: str, folder: Path, t
 
 @pytest.mark.parametrize("decoy", ["other.safetensors", "model2.safetensors", "Model.safetensors"])
 @pytest.mark.parametrize("door", ["load_student", "teacher", "load"])
-def test_a_pickle_beside_other_safetensors_is_not_read(door: str, decoy: str, layered: Path, trap: Path) -> None:
+def test_a_pickle_next_to_safetensors_is_not_read(door: str, decoy: str, layered: Path, trap: Path) -> None:
     dense = layered / "2_Dense"
     (dense / "model.safetensors").rename(dense / decoy)
     torch.save(Explosive(trap), dense / "pytorch_model.bin")
@@ -337,7 +337,7 @@ def test_a_configuration_cannot_ask_for_all_memory(change: dict[str, int], folde
     ],
 )
 @pytest.mark.parametrize("name", ["sentence_bert_config.json", "sentence_roberta_config.json"])
-def test_settings_beside_the_configuration_cannot_either(change: dict[str, Any], name: str, folder: Path) -> None:
+def test_settings_next_to_the_configuration_cannot_either(change: dict[str, Any], name: str, folder: Path) -> None:
     edit(folder / name, **change)
     [(key, value)] = next(iter(change.values())).items()
     for door in ("load_student", "teacher"):
@@ -399,7 +399,7 @@ def test_plain_attention_may_be_chosen(value: str | None, folder: Path) -> None:
     ],
 )
 @pytest.mark.timeout(60)
-def test_a_pipe_in_a_folder_holds_nobody_up(name: str, folder: Path) -> None:
+def test_a_pipe_in_a_folder_is_not_waited_for(name: str, folder: Path) -> None:
     place = folder / name
     place.parent.mkdir(exist_ok=True)
     place.unlink(missing_ok=True)
@@ -411,7 +411,7 @@ def test_a_pipe_in_a_folder_holds_nobody_up(name: str, folder: Path) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "vocab.json", "chat_template.jinja"])
-def test_a_pipe_beside_a_tokenizer_holds_nobody_up(name: str, folder: Path) -> None:
+def test_a_pipe_next_to_a_tokenizer_is_not_waited_for(name: str, folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     (folder / "merges.txt").write_text("#version: 0.2\n")
     (folder / name).unlink(missing_ok=True)
@@ -434,7 +434,7 @@ def test_a_pipe_below_a_model_that_a_student_is_cut_of_is_left_alone(
 
 
 @pytest.mark.timeout(60)
-def test_a_link_to_a_pipe_holds_nobody_up(folder: Path) -> None:
+def test_a_link_to_a_pipe_is_not_waited_for(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "README.md").symlink_to("pipe")
     with pytest.raises(DistilvecError, match=r"/README\.md: .*expected a file"):
@@ -451,7 +451,7 @@ def test_token_ids_beyond_the_table_are_said_at_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "/" + "x" * 300, "a/" * 3000, "a\0b", "~nobody-here/x"])
-def test_paths_that_are_none(name: str, tmp_path: Path) -> None:
+def test_invalid_paths_are_refused(name: str, tmp_path: Path) -> None:
     for given in (name, Path(name)):
         with pytest.raises(DistilvecError):
             load_student(given)

@@ -15,43 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from safetensors.torch import load_file, save_file
+from tests.faults.commands import HELD, run, write
 from tests.training.starting import ROOT, Starter
 
 from distilvec.store import SignalStore
-
-
-@pytest.fixture
-def job(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> dict[str, Any]:
-    """A recipe in a folder of its own: 120 short texts, vectors from elsewhere as teacher, a tiny student."""
-    texts = list(dict.fromkeys(" ".join(text.split()[:10]) for text in sentences))[:120]
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    (tmp_path / "known.txt").write_text("".join(text + "\n" for text in texts))
-    np.save(tmp_path / "vectors.npy", np.random.default_rng(0).standard_normal((len(texts), 24)).astype(np.float32))
-    shutil.copytree(tiny_bert, tmp_path / "model")
-    return {
-        "corpus": {"path": "texts.jsonl", "holdout": 0.2},
-        "teachers": [{"name": "given", "vectors": "vectors.npy", "texts": "known.txt"}],
-        "student": {"model": "model"},
-        "method": {"name": "cosine"},
-        "optimizer": {"lr": 1e-2},
-        "training": {"epochs": 1, "batch_size": 16, "save_every": 2, "logging_steps": 1, "use_cpu": True},
-        "judging": {"speed": False, "agreement": False},
-        "output": "out",
-    }
-
-
-def write(folder: Path, recipe: dict[str, Any]) -> None:
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-
-
-def run(start: Starter, folder: Path, recipe: dict[str, Any] | None, *more: str, **how: Any) -> tuple[int, str]:
-    if recipe is not None:
-        write(folder, recipe)
-    code, output = start(arguments=["train", "recipe.yaml", *more], folder=str(folder), **how).wait()
-    assert "Traceback" not in output, output
-    return code, output
 
 
 def unfinished(folder: Path) -> list[str]:
@@ -262,33 +230,21 @@ def test_interrupting_a_command(start: Starter, tmp_path: Path, job: dict[str, A
     assert code == 2 and "another recipe" in output
 
 
-SLOW_TEACHER = """
-import os, time
-import numpy as np
-
-def embed(texts):
-    with open("calls", "a") as calls:
-        calls.write(f"{len(texts)} ")
-    time.sleep(0.05)
-    return [np.random.default_rng(list(text.encode())).standard_normal(24).tolist() for text in texts]
-"""
-
-
 @pytest.mark.parametrize(
     ("words", "number"), [("teach", signal.SIGTERM), ("teach", signal.SIGINT), ("run", signal.SIGTERM)]
 )
 def test_interrupting_while_teaching(
     start: Starter, tmp_path: Path, job: dict[str, Any], words: str, number: signal.Signals
 ) -> None:
-    (tmp_path / "slow_teacher.py").write_text(SLOW_TEACHER)
-    job["teachers"] = [{"name": "slow", "call": "slow_teacher:embed", "batch_size": 4}]
+    (tmp_path / "held_teacher.py").write_text(HELD)
+    (tmp_path / "hold").touch()
+    job["teachers"] = [{"name": "slow", "call": "held_teacher:embed", "batch_size": 4}]
     write(tmp_path, job)
-    store, calls = tmp_path / "out/stores/slow", tmp_path / "calls"
+    store = tmp_path / "out/stores/slow"
     running = start(arguments=[words, "recipe.yaml"], folder=str(tmp_path))
-    running.until(store.is_dir)
-    before = len(calls.read_text().split())
-    running.until(lambda: len(calls.read_text().split()) > before + 3)
+    running.until((tmp_path / "held").exists)
     running.kill(number)
+    (tmp_path / "hold").unlink()
     code, output = running.wait()
     assert code == 128 + number, output
     told = [line for line in output.splitlines() if line.startswith("distilvec: ")]
@@ -303,17 +259,19 @@ def test_interrupting_while_teaching(
 
 def test_a_real_command_that_teaches_and_is_terminated(tmp_path: Path, job: dict[str, Any]) -> None:
     """As Slurm, systemd or `timeout` end it."""
-    (tmp_path / "slow_teacher.py").write_text(SLOW_TEACHER)
-    job["teachers"] = [{"name": "slow", "call": "slow_teacher:embed", "batch_size": 4}]
+    (tmp_path / "held_teacher.py").write_text(HELD)
+    (tmp_path / "hold").touch()
+    job["teachers"] = [{"name": "slow", "call": "held_teacher:embed", "batch_size": 4}]
     write(tmp_path, job)
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
     command = [sys.executable, "-m", "distilvec", "teach", "recipe.yaml"]
     child = subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, stderr=subprocess.PIPE)
-    store, end = tmp_path / "out/stores/slow", time.monotonic() + 100
-    while not any(store.glob("writer-*.lock")) and time.monotonic() < end and child.poll() is None:
+    end = time.monotonic() + 200
+    while not (tmp_path / "held").exists() and time.monotonic() < end and child.poll() is None:
         time.sleep(0.01)
     child.send_signal(signal.SIGTERM)
-    _, errors = child.communicate(timeout=60)
+    (tmp_path / "hold").unlink()
+    _, errors = child.communicate(timeout=200)
     assert child.returncode == 143, errors
     assert "teaching was stopped by SIGTERM" in errors and "same command again" in errors and "Traceback" not in errors
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from tests.faults.test_jobs import job, run, write
+from tests.faults.commands import HELD, run, write
 from tests.jobs import Job, identity_of
 from tests.training.starting import Starter
 
@@ -33,8 +33,6 @@ from distilvec.students.pieces import piece_vectors
 from distilvec.teachers.callable import CallTeacher, find_function
 from distilvec.training.checkpoint import newest_checkpoint
 from distilvec.training.log import RunLog
-
-__all__ = ["job"]
 
 # the prepared corpus
 
@@ -211,23 +209,15 @@ def test_a_log_that_cannot_be_decoded(tmp_path: Path) -> None:
 
 # teaching
 
-SLOW = """
-import time
-import numpy as np
-
-def embed(texts):
-    time.sleep(0.02)
-    with open("calls", "a") as calls:
-        calls.write("".join(text.replace("\\n", " ") + "\\n" for text in texts))
-    return [np.random.default_rng(list(text.encode())).standard_normal(24).tolist() for text in texts]
-"""
-
 
 def test_two_that_teach_one_store_pay_once(start: Starter, tmp_path: Path, job: dict[str, Any]) -> None:
-    (tmp_path / "slow_service.py").write_text(SLOW)
-    job["teachers"] = [{"name": "slow", "call": "slow_service:embed", "batch_size": 2}]
+    (tmp_path / "held_service.py").write_text(HELD)
+    (tmp_path / "hold").touch()
+    job["teachers"] = [{"name": "slow", "call": "held_service:embed", "batch_size": 2}]
     write(tmp_path, job)
     both = [start(arguments=["teach", "recipe.yaml"], folder=str(tmp_path)) for _ in range(2)]
+    both[0].until(lambda: any("waiting until" in each.output for each in both))
+    (tmp_path / "hold").unlink()
     told = [running.wait() for running in both]
     assert [code for code, _ in told] == [0, 0], told
     assert sum("waiting until it is done" in output for _, output in told) == 1, told
@@ -237,20 +227,24 @@ def test_two_that_teach_one_store_pay_once(start: Starter, tmp_path: Path, job: 
     assert not list((tmp_path / "out/stores/slow").glob("*.lock"))
 
 
-def test_the_one_that_waits_goes_on_where_a_killed_one_was(start: Starter, tmp_path: Path, job: dict[str, Any]) -> None:
-    (tmp_path / "slow_service.py").write_text(SLOW)
-    job["teachers"] = [{"name": "slow", "call": "slow_service:embed", "batch_size": 2}]
+def test_the_waiting_run_continues_after_the_other_is_killed(
+    start: Starter, tmp_path: Path, job: dict[str, Any]
+) -> None:
+    (tmp_path / "held_service.py").write_text(HELD)
+    (tmp_path / "hold").touch()
+    job["teachers"] = [{"name": "slow", "call": "held_service:embed", "batch_size": 2}]
     write(tmp_path, job)
     first = start(arguments=["teach", "recipe.yaml"], folder=str(tmp_path))
-    first.until(lambda: (tmp_path / "calls").exists() and (tmp_path / "calls").read_text().count("\n") > 8)
+    first.until((tmp_path / "held").exists)
     waiting = start(arguments=["teach", "recipe.yaml"], folder=str(tmp_path))
     stopped = start(arguments=["teach", "recipe.yaml"], folder=str(tmp_path))
-    output = stopped.ticket / "output"
-    stopped.until(lambda: output.exists() and "waiting until" in output.read_text())
+    for each in (waiting, stopped):
+        each.until(lambda each=each: "waiting until" in each.output)  # type: ignore[misc]
     stopped.kill(signal.SIGTERM)
     code, told = stopped.wait()
     assert code == 143 and "another process was teaching" in told, told
     first.kill(signal.SIGKILL)
+    (tmp_path / "hold").unlink()
     code, told = waiting.wait()
     assert code == 0 and "120 rows" in told, told
 
@@ -270,7 +264,9 @@ def test_a_function_that_ends_the_process(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_command_whose_teacher_ends_the_process_fails(start: Starter, tmp_path: Path, job: dict[str, Any]) -> None:
-    (tmp_path / "leaver.py").write_text(SLOW.replace("time.sleep(0.02)", "len(texts) > 1 and exit(0)"))
+    (tmp_path / "leaver.py").write_text(
+        HELD.replace("batches.extend([1]", "len(texts) > 1 and exit(0)\n    batches.extend([1]")
+    )
     job["teachers"] = [{"name": "leaver", "call": "leaver:embed"}]
     code, output = run(start, tmp_path, job)
     assert code == 2 and "the function ends the process" in output, output
@@ -401,7 +397,7 @@ def test_damaged_vectors_of_pieces_are_made_again(content: bytes, tiny_bert: Pat
     assert (piece_vectors(teacher, np.arange(50, 90), cache=tmp_path) == first).all() and file.read_bytes() == whole
 
 
-def test_a_task_head_of_somebody_elses(tmp_path: Path) -> None:
+def test_a_foreign_task_head(tmp_path: Path) -> None:
     TaskHead(8, labels=["a", "b"]).save(tmp_path / "model")
     task = tmp_path / "model/task"
     config = json.loads((task / "task.json").read_text())

@@ -50,7 +50,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("command", WRITING)
-def test_files_of_somebody_elses_are_not_replaced(command: str, tiny_bert: Path, data: Path, tmp_path: Path) -> None:
+def test_foreign_files_are_not_replaced(command: str, tiny_bert: Path, data: Path, tmp_path: Path) -> None:
     write, name = WRITING[command]
     out = tmp_path / "out"
     (out / name).parent.mkdir(parents=True)
@@ -64,7 +64,7 @@ def test_files_of_somebody_elses_are_not_replaced(command: str, tiny_bert: Path,
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_an_export_is_replaced_and_goes_on_after_a_kill(exported_once: Path, tmp_path: Path) -> None:
+def test_an_export_is_replaced_and_repeated_after_a_kill(exported_once: Path, tmp_path: Path) -> None:
     out, half = tmp_path / "out", tmp_path / "half"
     out.mkdir()
     (out / "model.onnx.notes").write_text("mine")

@@ -249,7 +249,7 @@ def test_a_teacher_called_after_a_path_writes_nothing(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "corpus.jsonl"]
 
 
-def test_what_ends_the_process_is_no_success(
+def test_ending_the_process_is_not_a_success(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def leave(*args: object, **options: object) -> None:

@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.jobs import Job, identity_of, tiny_recipe
 
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, DivergedError
@@ -209,7 +211,7 @@ def test_another_recipe_in_the_same_folder_is_refused(compared: tuple[Recipe, co
         compare(longer, ["cosine"], seeds=1)
 
 
-def test_the_length_of_the_training_is_told_as_it_was(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
+def test_the_true_length_of_the_training_is_reported(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
     recipe = make_recipe(data, tiny_bert, tmp_path, training={"max_steps": 2, "batch_size": 16})
     table = compare(recipe, ["cosine"], seeds=1).table()
     assert "2 steps, batches of 16" in table and "epochs" not in table
@@ -373,3 +375,40 @@ def test_a_rate_at_which_training_fails_is_the_worst(
 
 def fail(*_: Any, **__: Any) -> None:
     raise DivergedError("the loss is not finite", where="step 1")
+
+
+def test_changed_scores_change_the_comparison_identity(tmp_path: Path, tiny_bert: Path) -> None:
+    rows = [{"query": f"query {number}", "document": f"document {number}"} for number in range(40)]
+    found = []
+    for factor in (1, 2):
+        (tmp_path / "scores.jsonl").write_text(
+            "".join(json.dumps({**row, "score": factor * number}) + "\n" for number, row in enumerate(rows))
+        )
+        given = tiny_recipe(
+            tmp_path,
+            tiny_bert,
+            rows,
+            corpus={"path": rows, "text": ["query", "document"], "holdout": 0.0},
+            teachers=[],
+            scorers=[{"name": "judge", "scores": str(tmp_path / "scores.jsonl")}],
+            method={"name": "score_kl"},
+        )
+        found.append(identity_of(Job(given)))
+    assert found[0] != found[1]
+
+
+def test_teacher_without_vectors_for_the_tasks_is_not_compared(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    texts = sorted(set(sentences))
+
+    def some(asked: list[str]) -> list[np.ndarray | None]:
+        return [None if "strange" in text else np.array([len(text), text.count("e"), 1.0]) for text in asked]
+
+    rows = [{"text1": "a strange text", "text2": f"text {number}", "score": number} for number in range(30)]
+    task = {"name": "closeness", "kind": "similarity", "test": rows}
+    given = tiny_recipe(
+        tmp_path, tiny_bert, texts, teachers=[{"name": "some", "call": some}], judging={"tasks": [task]}
+    )
+    found = compare(given, ["cosine"], seeds=1)
+    assert "some" not in found.compared.entries and "cosine" in found.compared.entries

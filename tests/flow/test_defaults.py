@@ -83,7 +83,7 @@ def test_a_named_embedder_and_a_plain_transformer_have_rows_of_their_own(
         assert made.method.options.get("map", True) is True, "its vectors are not the teacher's"
 
 
-def test_a_teacher_that_is_no_model_gets_a_student_with_random_weights(tmp_path: Path, sentences: list[str]) -> None:
+def test_a_teacher_without_a_model_gets_a_student_with_random_weights(tmp_path: Path, sentences: list[str]) -> None:
     vectors = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
     np.save(tmp_path / "v.npy", vectors)
     (tmp_path / "t.txt").write_text("\n".join(sentences[:60]))

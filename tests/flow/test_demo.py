@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from distilvec.corpus import docstrings
+from distilvec.errors import DistilvecError
 from distilvec.flow import demo
 from distilvec.flow.defaults import is_open
 from distilvec.flow.demo import demo_recipe
@@ -58,3 +59,16 @@ def test_what_is_not_swapped_is_what_any_recipe_gets(tmp_path: Path, real_teache
         assert is_open(recipe), given
         assert recipe.optimizer.lr is recipe.training.epochs is recipe.training.batch_size is None
     assert demo_recipe(tmp_path, student="static", method="mse", texts=240).method.name == "mse"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"fresh": True}, r"--fresh: .*--cross-tokenizer"),
+        ({"student": "some/model", "cross_tokenizer": True}, r"--cross-tokenizer: .*--student"),
+    ],
+)
+def test_demo_options_that_exclude_each_other_are_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(DistilvecError, match=said):
+        demo_recipe(tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()

@@ -81,7 +81,7 @@ def test_copies_of_the_untrained_student_are_equal_and_separate(
 
 
 @pytest.mark.parametrize("kind", ["cut", "static", "auto"])
-def test_a_name_that_is_nobodys_names_the_teachers(
+def test_an_unknown_teacher_name_lists_the_teachers(
     kind: str, tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -175,9 +175,7 @@ def test_a_full_disk_is_said_where_the_untrained_student_is_written(
 
 
 @pytest.mark.parametrize("what", ["kernels", "task"])
-def test_a_disk_that_fills_beside_the_student_leaves_the_older_one_whole(
-    tmp_path: Path, tiny_bert: Path, what: str
-) -> None:
+def test_a_full_disk_while_shipping_leaves_the_older_student_whole(tmp_path: Path, tiny_bert: Path, what: str) -> None:
     words = [f"word {number}" for number in range(40)]
     (tmp_path / "texts.jsonl").write_text(
         "".join(f'{{"text": "{text}", "label": "{number % 2}"}}\n' for number, text in enumerate(words))
@@ -474,7 +472,7 @@ def test_joint_pairs_are_not_given_to_teachers_of_plain_texts(
         run(recipe(tmp_path, tiny_bert, sentences, **given))
 
 
-def test_prompts_that_a_student_is_not_trained_with_are_told(
+def test_prompts_not_used_in_training_are_reported(
     tmp_path: Path, tiny_bert: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     model = SentenceTransformer(str(tiny_bert), device="cpu", prompts={"query": "query: ", "document": ""})

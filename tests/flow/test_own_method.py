@@ -74,9 +74,7 @@ def texts(sentences: list[str]) -> list[str]:
     return [text for text in sentences if len(text) < 90][:100]
 
 
-def test_a_run_of_other_code_is_not_gone_on_from(
-    module: Callable[[str], None], tiny_bert: Path, texts: list[str]
-) -> None:
+def test_a_run_of_other_code_is_not_resumed(module: Callable[[str], None], tiny_bert: Path, texts: list[str]) -> None:
     train(recipe(tiny_bert, texts))
     train(recipe(tiny_bert, texts), resume=True)
     module(TEXT.replace("1.0", "2.50"))
@@ -115,7 +113,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_finished_seeds_of_other_code_are_trained_anew(
+def test_finished_seeds_of_other_code_are_trained_again(
     module: Callable[[str], None], tiny_bert: Path, texts: list[str], trained: list[str]
 ) -> None:
     methods = ["cosine", "own_losses:MyLoss"]
@@ -134,7 +132,7 @@ def test_finished_seeds_of_other_code_are_trained_anew(
     assert weights.read_bytes() != before
 
 
-def test_an_interrupted_seed_of_other_code_begins_anew(
+def test_an_interrupted_seed_of_other_code_starts_again(
     module: Callable[[str], None], tiny_bert: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = recipe(tiny_bert, texts)

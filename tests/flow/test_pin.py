@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.jobs import tiny_recipe
 
 from distilvec.corpus import hub
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.flow.mine import mine_recipe
 from distilvec.flow.pin import pin
+from distilvec.flow.run import train
 from distilvec.flow.score import open_scorer
 from distilvec.modules.opening import locate
 from distilvec.recipe import Recipe
@@ -152,3 +158,41 @@ class _Builder:
             origin_metadata = [("me/texts", DATA), ("me/texts", DATA)]
 
         data_files = {"train": files}
+
+
+class Embedder:
+    """Holds what cannot be copied, as clients of services do."""
+
+    def __init__(self) -> None:
+        self.lock, self.asked = threading.Lock(), Counter[str]()
+
+    def embed(self, texts: list[str]) -> np.ndarray:
+        self.asked.update(texts)
+        return np.array([[len(text), text.count("e"), text.count("a"), 1.0] for text in texts], np.float32)
+
+
+def test_bound_method_as_teacher_is_not_copied(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    own = Embedder()
+    given = tiny_recipe(tmp_path, tiny_bert, sentences[:60], teachers=[{"name": "own", "call": own.embed}])
+    assert pin(given).teachers[0].call == own.embed
+    train(given)
+    assert own.asked
+
+
+def test_mining_pins_hub_data_and_other_commands_do_not(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `mine`, which keeps the commit for when it goes on; a run that reads none of them does not ask the hub."""
+    from distilvec.flow import mine as mining
+    from distilvec.flow.pin import pin
+
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(mining, "pin", lambda given, saved, **how: asked.append({"saved": saved, **how}) or given)
+    rows = [{"q": text.rsplit(" ", 2)[0], "d": text} for text in sentences[:60]]
+    made = tiny_recipe(tmp_path, tiny_bert, sentences[:60], corpus={"path": rows, "text": ["q", "d"], "holdout": 0.1})
+    mine_recipe(made)
+    saved = tmp_path / "out" / "mining.yaml"
+    assert asked == [{"saved": saved, "mining": True}] and "corpus:" in saved.read_text()
+    documents = {"documents": {"path": "hub:nobody/texts", "text": "body"}}
+    free = pin(Recipe.build(made.model_dump() | {"mining": documents}))
+    assert free.mining.documents is not None and free.mining.documents.revision is None

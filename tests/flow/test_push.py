@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sentence_transformers import SentenceTransformer
 
 import distilvec
+from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.flow.push import push as push_student
 
 
 class Hub(ThreadingHTTPServer):
@@ -135,7 +138,7 @@ def test_the_student_and_its_card_arrive(hub: Hub, run: Path, tmp_path: Path) ->
     assert again.returncode == 0 and hub.commits[1:] == ["Student distilled with distilvec"]
 
 
-def test_the_report_beside_a_fine_tuned_model_stays_here(hub: Hub, run: Path, tmp_path: Path) -> None:
+def test_the_report_of_a_fine_tuned_model_is_not_uploaded(hub: Hub, run: Path, tmp_path: Path) -> None:
     model = shutil.copytree(run / "student", tmp_path / "model")
     (model / "report" / "figures").mkdir(parents=True)
     for name in ("report/report.json", "report/figures/training.svg"):
@@ -170,3 +173,12 @@ def test_a_fault_of_the_hub_is_not_the_login_s(hub: Hub, run: Path, status: int,
     done = push(hub, str(run), "me/small")
     assert done.returncode == 4 and f"HTTP {status}" in done.stderr and said in done.stderr.splitlines()[-1]
     assert ("hf auth login" in done.stderr) == (status == 403) and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["https://huggingface.co/me/small", "my student", "a/b/c"])
+def test_invalid_repository_name_is_refused(name: str, tiny_bert: Path, tmp_path: Path) -> None:
+    SentenceTransformer(str(tiny_bert), device="cpu").save_pretrained(str(tmp_path / "student"))
+    (tmp_path / "student" / "README.md").write_text("A card.")
+    with pytest.raises(DistilvecError, match="no name of a repository") as caught:
+        push_student(tmp_path, name)
+    assert not isinstance(caught.value, EnvironmentProblem)

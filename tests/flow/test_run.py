@@ -121,7 +121,7 @@ def test_another_language_is_learnt_from_the_teachers_own(
     assert scores["student"] > scores[record["scores"].models[0].name] + 0.2, "the teacher does not know the cipher"
 
 
-def test_a_run_that_began_before_a_key_existed_goes_on(tmp_path: Path) -> None:
+def test_a_run_started_before_a_key_existed_is_resumed(tmp_path: Path) -> None:
     """A newer release saves more keys; what they say by default is what the older one did."""
 
     data = {
@@ -144,9 +144,7 @@ def test_a_run_that_began_before_a_key_existed_goes_on(tmp_path: Path) -> None:
             output_folder(recipe, resume=True)
 
 
-def test_a_run_whose_recipe_names_files_from_the_working_folder_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_paths_from_the_working_folder_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From Python by values, or by an earlier release; the saved recipe is loaded with whole paths."""
 
     monkeypatch.chdir(tmp_path)
@@ -161,7 +159,7 @@ def test_a_run_whose_recipe_names_files_from_the_working_folder_goes_on(
         output_folder(Recipe.build(data | {"training": {"seed": 1}}), resume=True)
 
 
-def test_a_run_that_was_moved_goes_on_by_its_own_recipe(
+def test_a_moved_run_is_resumed_by_its_own_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
 
@@ -180,7 +178,7 @@ def test_a_run_that_was_moved_goes_on_by_its_own_recipe(
     assert "out holds no run to resume" in caplog.text
 
 
-def test_what_decides_nothing_may_change_before_a_run_goes_on(
+def test_keys_without_effect_on_the_result_may_change_before_resuming(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
     first = recipe(tmp_path, sentences, {"model": str(tiny_bert)}, {"model": str(tiny_bert)})
@@ -298,7 +296,7 @@ def test_a_published_mixture_of_experts_learns(
     assert [(each.model, each.layer) for each in done.record["mixtures"].layers] == [("student", 2), ("student", 4)]
 
 
-def test_a_folder_that_is_no_student_is_refused_before_teaching(
+def test_a_folder_that_is_not_a_student_is_refused_before_teaching(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
     (tmp_path / "out/student").mkdir(parents=True)

@@ -111,7 +111,7 @@ def test_too_few_rows_give_zero_and_no_gradient(real: int, debiased: bool) -> No
 @pytest.mark.parametrize("debiased", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("count", [5, 7, 30])
-def test_equal_rows_are_no_features_however_the_mean_rounds(debiased: bool, dtype: torch.dtype, count: int) -> None:
+def test_equal_rows_give_no_features_however_the_mean_rounds(debiased: bool, dtype: torch.dtype, count: int) -> None:
     x = torch.full((count, 4), 1000.1, dtype=dtype, requires_grad=True)
     y = rows(1, count, 3).to(dtype).requires_grad_()
     distance = cka_distance(x, y, debiased=debiased)

@@ -106,7 +106,7 @@ def test_no_mass_at_all_gives_an_empty_plan(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-4, 1e-6])
-def test_a_converged_item_is_left_as_it_is_while_others_go_on(tolerance: float) -> None:
+def test_a_converged_item_does_not_change_while_others_iterate(tolerance: float) -> None:
     items = [(scale * cost, source, target) for scale in (0.2, 1, 8) for cost, source, target in [problem(1, 5, 5)]]
     plans = sinkhorn(*(torch.stack(parts) for parts in zip(*items, strict=True)), 0.1, 300, tolerance)
     for plan, item in zip(plans, items, strict=True):

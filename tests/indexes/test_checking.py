@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -124,12 +124,14 @@ def test_a_fault_is_found_and_named(name: str, tiny_bert: Path, plain: np.ndarra
     assert not found.belongs and f"  {kind}: " in found.text() and found.to_dict()["belongs"] is False
 
 
-def test_rows_shifted_by_one_are_told_as_shifted(tiny_bert: Path, plain: np.ndarray, sentences: list[str]) -> None:
+def test_rows_shifted_by_one_are_reported_as_shifted(tiny_bert: Path, plain: np.ndarray, sentences: list[str]) -> None:
     found = checked(tiny_bert, np.roll(plain, 1, axis=0), sentences)
     assert found.findings[0].kind == "shuffled rows" and "lie in other rows, 1 later" in found.findings[0].what
 
 
-def test_the_prompt_is_named_and_may_be_told(tiny_bert: Path, plain: np.ndarray, sentences: list[str]) -> None:
+def test_the_prompt_of_an_index_is_named_and_may_be_given(
+    tiny_bert: Path, plain: np.ndarray, sentences: list[str]
+) -> None:
     prompted = encoded(tiny_bert, sentences, prompt="query: ")
     assert '"query: "' in checked(tiny_bert, prompted, sentences).findings[0].what
     assert checked(tiny_bert, prompted, sentences, prompt="query: ").belongs
@@ -147,7 +149,7 @@ def test_another_length_touches_long_texts_alone(tiny_bert: Path, sentences: lis
     assert "cut after 64 tokens" in found.findings[0].what
 
 
-def test_every_wrong_row_is_told_where_all_are_looked_at(
+def test_every_wrong_row_is_reported_if_all_are_checked(
     tiny_bert: Path, plain: np.ndarray, sentences: list[str]
 ) -> None:
     wrong = np.sort(np.random.default_rng(3).permutation(200)[:30])
@@ -160,7 +162,7 @@ def test_every_wrong_row_is_told_where_all_are_looked_at(
     assert not some.exact and {row for row, _ in some.rows} <= set(wrong.tolist())
 
 
-def test_two_faults_side_by_side_are_each_told_to_the_row(
+def test_two_neighbouring_faults_are_each_reported_by_row(
     tiny_bert: Path, plain: np.ndarray, sentences: list[str]
 ) -> None:
     vectors = in_blocks(plain, encoded(tiny_bert, sentences, prompt="query: "), 31, 84)
@@ -190,9 +192,7 @@ def test_one_wrong_row_does_not_have_the_index_read(
     assert asked[0] <= 48 + 60 + 4 * 60  # to calibrate, to check, and beside the wrong one
 
 
-def test_rows_that_hold_nothing_are_told_and_not_compared(
-    tiny_bert: Path, plain: np.ndarray, sentences: list[str]
-) -> None:
+def test_zero_rows_are_reported_and_not_compared(tiny_bert: Path, plain: np.ndarray, sentences: list[str]) -> None:
     vectors = plain.copy()
     vectors[[3, 4]], vectors[90, 5] = 0, np.nan
     found = checked(tiny_bert, vectors, sentences)
@@ -242,6 +242,27 @@ def test_what_cannot_be_checked_is_refused(
         check_index(**given)  # type: ignore[arg-type]
 
 
-def test_a_folder_is_no_file_of_vectors(tiny_bert: Path, sentences: list[str], tmp_path: Path) -> None:
+def test_a_folder_as_vectors_file_is_refused(tiny_bert: Path, sentences: list[str], tmp_path: Path) -> None:
     with pytest.raises(DataError, match=str(tmp_path)):
         check_index(tiny_bert, tmp_path, sentences)
+
+
+def unread(texts: Sequence[str], count: int) -> list[str]:
+    """The last ones, of which the tiny models know no piece."""
+    return [*texts[:-count], *(chr(0x16A0 + number) * 3 for number in range(count))]
+
+
+def test_unreadable_texts_do_not_hide_an_index_of_another_model(tiny_static: Path, sentences: list[str]) -> None:
+    texts = unread(sentences, 20)
+    vectors = load_student(tiny_static, device="cpu").encode(texts, show_progress_bar=False)
+    assert not vectors[-20:].any()
+    noise = np.random.default_rng(0).normal(size=vectors.shape)
+    assert check_index(tiny_static, vectors[:-20], texts[:-20], rows=None, device="cpu").belongs
+    found = check_index(tiny_static, vectors + 0.2 * noise, texts, rows=None, device="cpu")
+    assert found.least > 0.99 and not found.belongs
+
+
+def test_index_of_unreadable_texts_is_refused(tiny_static: Path, sentences: list[str]) -> None:
+    vectors = np.random.default_rng(0).normal(size=(200, 16))
+    with pytest.raises(DataError, match=r"^texts: the model reads something in 10 of 200 .*language"):
+        check_index(tiny_static, vectors, unread(sentences, 190), rows=None, device="cpu")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
-from distilvec.indexes.rows import Rows, in_words, located, nearest_rows, ranges, spread, top, unusable
+from distilvec.indexes.rows import Rows, cosines, in_words, located, nearest_rows, ranges, spread, top, unusable
 from distilvec.judging.tasks import unit
 
 
@@ -33,7 +37,7 @@ def test_the_ends_of_blocks_are_found_exactly(blocks: list[tuple[int, int]]) -> 
     assert len(asked) < 40
 
 
-def test_scattered_rows_are_no_blocks() -> None:
+def test_scattered_rows_are_not_blocks() -> None:
     wrong = np.arange(1000) % 2 == 0
     rows = spread(1000, 60, seed=0)
     assert located(rows, wrong[rows], lambda more: wrong[more]) is None
@@ -45,7 +49,7 @@ def test_a_search_over_blocks_is_a_search_over_all(monkeypatch: pytest.MonkeyPat
     products = asked @ (index / np.linalg.norm(index, axis=1, keepdims=True)).T
     wanted = np.argsort(-products, axis=1)
     own = wanted[:, 1]
-    monkeypatch.setattr("distilvec.indexes.rows._BLOCK", 13)
+    monkeypatch.setattr("distilvec.indexes.rows.BLOCK", 13)
     assert np.array_equal(top(asked, index, 5), wanted[:, :5])
     assert np.array_equal(top(asked, index, 3, own), wanted[:, [0, 2, 3]])
     assert np.array_equal(nearest_rows(asked, index), wanted[:, 0])
@@ -79,3 +83,26 @@ def test_lengths_whose_squares_leave_float32_are_right() -> None:
     for factor in (1e-38, 1e-25, 1e-19, 1e19, 1e30, 1e37):
         assert np.allclose(unit(plain * np.float32(factor)), unit(plain), atol=1e-6), factor
     assert not unit(np.zeros((2, 3))).any()
+
+
+MIB = 1 << 20
+
+
+def peak(work: Callable[[], Any]) -> int:
+    """Bytes that are taken at most."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_of_a_search_does_not_grow_with_the_queries() -> None:
+    vectors = np.random.default_rng(0).normal(size=(4096, 4)).astype(np.float32)
+    assert peak(lambda: top(vectors, vectors, 1)) < 1.2 * peak(lambda: top(vectors[:512], vectors, 1)) + MIB
+
+
+def test_cosines_are_computed_in_blocks() -> None:
+    vectors = np.ones((200_000, 16), np.float16)
+    assert peak(lambda: cosines(vectors, vectors)) < 20 * MIB

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from distilvec.errors import DataError
+from distilvec.errors import DataError, DistilvecError
 from distilvec.judging import RetrievalTask, load_task
 
 from .embedders import topic_texts, words
@@ -74,7 +76,7 @@ def test_whole_numbers_are_ids_however_they_are_spelt(name: Any, named: Any) -> 
     assert task_of(corpus, qrels=qrels).score(words).value == task_of().score(words).value
 
 
-def test_codes_with_zeros_before_them_are_no_numbers() -> None:
+def test_codes_with_leading_zeros_are_not_numbers() -> None:
     corpus = [{"_id": "007", "text": TEXTS[7]}, {"_id": "7", "text": TEXTS[0]}]
     task = task_of(corpus, qrels=[{"query-id": "q0", "corpus-id": 7, "score": 1}])
     assert task.relevance == [{1: 1.0}]
@@ -105,3 +107,44 @@ def test_trec_s_own_form_says_how_it_gets_a_heading(tmp_path: Any) -> None:
     (tmp_path / "trec.tsv").write_text("".join(f"q{i} 0 d{i} 1\n" for i in range(20)))
     with pytest.raises(DataError, match=r"trec\.tsv: one of the columns query_id, query-id .*awk"):
         task_of(qrels=str(tmp_path / "trec.tsv"))  # type: ignore[arg-type]
+
+
+def test_document_with_only_a_title_is_read(tmp_path: Path) -> None:
+    files = {
+        "queries": [{"_id": "q", "text": "a query"}],
+        "corpus": [
+            {"_id": "a", "title": "A title", "text": ""},
+            {"_id": "b", "title": "", "text": "A text"},
+            {"_id": "c", "title": "Both", "text": "of them"},
+        ],
+        "qrels": [{"query_id": "q", "doc_id": "a", "relevance": 1}],
+    }
+    for name, rows in files.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = {"name": "found", "kind": "retrieval", **{name: f"{name}.jsonl" for name in files}}
+    task = load_task(spec, tmp_path)
+    assert isinstance(task, RetrievalTask)
+    assert set(task.texts()) == {"a query", "A title", "A text", "Both of them"}
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "title": "", "text": ""}\n')
+    with pytest.raises(DataError, match=r"corpus\.jsonl, line 1, column text: the text is empty"):
+        load_task(spec, tmp_path)
+
+
+def test_exclude_without_test_rows_is_refused(tmp_path: Path) -> None:
+    files = {name: f"{name}.jsonl" for name in ("queries", "corpus", "qrels")}
+    with pytest.raises(DistilvecError, match="exclude is for the rows of test"):
+        load_task({"name": "found", "kind": "retrieval", **files, "exclude": ["a query"]}, tmp_path)
+    with pytest.raises(DistilvecError, match="retrieval takes test, or queries"):
+        load_task({"name": "found", "kind": "retrieval", **files, "test": "pairs.jsonl"}, tmp_path)
+
+
+def test_titles_are_read_if_the_first_document_has_none(tmp_path: Path) -> None:
+    parts = {
+        "queries": [{"_id": "q", "text": "a query"}],
+        "corpus": [{"_id": "a", "text": "A text"}, {"_id": "b", "title": "A title", "text": "of this"}],
+        "qrels": [{"query_id": "q", "doc_id": "a", "relevance": 1}],
+    }
+    for name, rows in parts.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = load_task({"name": "found", "kind": "retrieval", **{name: f"{name}.jsonl" for name in parts}}, tmp_path)
+    assert "A title of this" in set(task.texts())

@@ -68,7 +68,7 @@ def test_a_benchmark_by_name_keeps_its_results(
     assert told[-2:] == [f"{NAME}, mean of 3 tasks", f"{NAME}, mean of 3 types of task"]
 
 
-def test_after_a_fault_it_goes_on(
+def test_it_continues_after_an_error(
     benchmark: Any, runs: list[str], tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sts, retrieval, pairs = benchmark.tasks

@@ -225,3 +225,20 @@ def test_tasks_about_the_same_items_share_the_draws() -> None:
     alone = paired_bootstrap(score(values[0], "label", "x"), score(values[1], "label", "x")).interval
     assert width("held-out items") == pytest.approx(alone[1] - alone[0], rel=0.1)
     assert width("") == pytest.approx((alone[1] - alone[0]) / 2**0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_equal_methods_rarely_differ_over_seeds(seeds: int) -> None:
+    """Of seeds alone, without errors of items: at most every twentieth interval of two equal methods leaves 0 out."""
+    draw = np.random.default_rng(seeds)
+    truth = np.arange(40) % 2
+    outputs = Outputs("accuracy", truth, truth)
+    same = make_score(task="t", kind="classification", domain=None, outputs=outputs)
+    won = 0
+    for trial in range(200):
+        group = draw.normal(size=seeds)
+        centre = float(group.mean())
+        found = paired_bootstrap(same, same, resamples=400, seed=trial, runs=[group.tolist()])
+        low, high = (edge + centre for edge in found.interval)
+        won += low > 0 or high < 0
+    assert won <= 20

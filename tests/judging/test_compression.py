@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.judging.agreement import agreement, likeness
 from distilvec.judging.compression import CompressedEncoder, Form, calibrated, forms
 from distilvec.judging.encoder import CachedEncoder
+from distilvec.students import load_student
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +114,14 @@ def test_the_encoder_compresses_each_side() -> None:
     half = np.full((1, 2), np.sqrt(0.5))
     for found in (encode(["ab"]), encode.encode(["ab"]), encode.document(["ab"]), -encode.query(["ab"])):
         np.testing.assert_allclose(found, half, rtol=1e-6)
+
+
+def test_compressed_encoder_uses_the_query_prompt(tiny_bert: Path) -> None:
+    model = load_student(tiny_bert, device="cpu")
+    model.prompts = {"query": "find: ", "document": ""}
+    form = Form(32)
+    encoder = CompressedEncoder(CachedEncoder(model), form, 1.0)
+    wrapped = CachedEncoder(encoder)
+    assert wrapped.has_side("query")
+    np.testing.assert_allclose(wrapped.query(["a cat"]), encoder.query(["a cat"]), atol=1e-6)
+    assert not np.allclose(wrapped.query(["a cat"]), wrapped(["a cat"]), atol=1e-4)

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.judging.embedders import words
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging import CachedEncoder, RidgeMapped, apply_map
-
-from .embedders import words
 
 
 class Counting:
@@ -123,3 +122,15 @@ def test_the_free_baseline_maps() -> None:
     assert CachedEncoder(RidgeMapped(words, with_offset))(texts) == pytest.approx(expected, abs=1e-3)
     with pytest.raises(DistilvecError, match=r"\[48, 7\].*50"):
         apply_map(np.zeros((2, 50)), matrix)
+
+
+def test_texts_of_equal_length_keep_their_order() -> None:
+    asked: list[str] = []
+
+    def model(texts: Sequence[str]) -> np.ndarray:
+        asked.extend(texts)
+        return words(texts)
+
+    texts = [f"{number:03}" for number in range(50, 0, -1)]
+    CachedEncoder(model)([*texts, *texts])
+    assert asked == texts

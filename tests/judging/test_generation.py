@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import torch
 from tests.writing import WritingWorld, built
 
 from distilvec import evaluate
-from distilvec.errors import DataError, DistilvecError
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.judging import GenerationTask, RetrievalTask, judge, load_task, paired_bootstrap
 from distilvec.judging.writing import asked, likelihood, rouge_l, write, writer_of
 from distilvec.modules.writing import open_writer
@@ -162,3 +163,41 @@ def test_a_teacher_is_judged_as_its_model_is(tmp_path: Path) -> None:
     first, second = task.score(world.teacher), task.score(world.student)  # type: ignore[arg-type]
     assert first.details["loss"] == pytest.approx(second.details["loss"], rel=1e-5)
     assert np.array_equal(first.outputs.predicted, second.outputs.predicted)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("answer", "other", "share"),
+    [
+        ("Привет, мир", "привет мир!", 1.0),
+        ("Привет, мир", "мир и труд", 0.4),
+        ("東京都に住む", "東京に住む", 10 / 11),
+        ("नमस्ते दुनिया", "नमस्ते", 2 / 3),
+        ("Größe zählt", "größe", 2 / 3),
+        ("the cats sat", "The cat sat.", 1.0),
+        ("👍", "👍", 1.0),
+        ("no", "да", 0.0),
+    ],
+)
+def test_rouge_of_other_scripts(answer: str, other: str, share: float) -> None:
+    assert rouge_l([answer], [other])[0] == pytest.approx(share, abs=1e-6)
+
+
+def test_rouge_of_english_equals_rouge_score() -> None:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    pairs = [
+        ("It's the U.S. Open, isn't it?", "the us open is it"),
+        ("snake_case names running", "snake case named runs"),
+        ("A 3.5 % rise", "3 5 rising"),
+    ]
+    plain = RougeScorer(["rougeL"], use_stemmer=True)
+    assert rouge_l(*zip(*pairs, strict=True)).tolist() == pytest.approx(
+        [plain.score(*pair)["rougeL"].fmeasure for pair in pairs]
+    )
+
+
+def test_missing_rouge_score_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "rouge_score" else found(name))
+    with pytest.raises(EnvironmentProblem, match="rouge-score"):
+        GenerationTask("mine", ["a"], ["b"])

@@ -20,6 +20,8 @@ from distilvec.judging import (
     load_task,
     load_tasks,
 )
+from distilvec.judging.loading import read_tasks
+from distilvec.judging.spec import TaskSpec
 
 from .embedders import graded_pairs, topic_texts, words
 
@@ -243,7 +245,7 @@ def test_mteb_itself() -> None:
         load_task("NFCorpu")
 
 
-def test_a_file_of_data_is_no_task_yet(tmp_path: Path) -> None:
+def test_a_file_of_data_is_not_a_task(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "a", "label": "b"}\n')
     with pytest.raises(DistilvecError, match=r'^judging\.tasks: ".*/rows\.jsonl".*kind: classification'):
@@ -264,3 +266,34 @@ def test_labels_of_pairs_however_they_are_spelt(labels: tuple[Any, Any]) -> None
     named = load_task({"name": "p", "kind": "pairs", "test": rows, "positive": 1})
     expected = load_task({"name": "p", "kind": "pairs", "test": _pair_rows(), "positive": "same"})
     assert plain.score(words).value == named.score(words).value == expected.score(words).value
+
+
+def test_list_of_tasks_mixes_names_files_and_specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, place = tmp_path / "data", tmp_path / "project"
+    data.mkdir()
+    place.mkdir()
+    rows = "".join(json.dumps({"text1": "a b", "text2": f"a {n}", "score": n}) + "\n" for n in range(4))
+    (data / "stsb.test.jsonl").write_text(rows)
+    (place / "own.jsonl").write_text(rows)
+    (place / "more.yaml").write_text("name: more\nkind: similarity\ntest: own.jsonl\n")
+    (place / "tasks.yaml").write_text("[stsb, more.yaml, {name: own, kind: similarity, test: own.jsonl}]\n")
+    monkeypatch.setenv("DISTILVEC_DATA", str(data))
+    monkeypatch.setattr(
+        "distilvec.judging.loading.talas_spec",
+        lambda name, folder: {"name": name, "kind": "similarity", "test": "stsb.test.jsonl"},
+    )
+    assert [task.name for task in read_tasks(place / "tasks.yaml")] == ["stsb", "more", "own"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"kind": "perceptron", "log": True}, "target: classification does not read log"),
+        ({"kind": "perceptron", "target": "regression", "label": "y"}, "target: regression does not read label"),
+        ({"kind": "retrieval", "text": "y"}, "not text"),
+    ],
+)
+def test_keys_of_another_target_are_refused(given: dict[str, object], told: str) -> None:
+    rows = [{"query": "a", "document": "b"}]
+    with pytest.raises(ValueError, match=told):
+        TaskSpec.model_validate({"name": "t", "train" if given["kind"] == "perceptron" else "test": rows, **given})

@@ -107,7 +107,7 @@ def test_random_splits_are_70_10_20_and_differ_by_seed() -> None:
         assert own == pytest.approx(score.details["values"][row])
 
 
-def test_items_that_are_there_twice_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_items_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     """One of them may be trained on and the other tested."""
     world = World(100)
     task = PerceptronTask(
@@ -118,7 +118,7 @@ def test_items_that_are_there_twice_are_told(caplog: pytest.LogCaptureFixture) -
     assert PerceptronTask("b", (world.items, world.curve > 1), target="binary", settings=FEW).repeated == 0
 
 
-def test_tested_items_that_are_learnt_from_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_test_items_in_the_training_data_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     world = World(100)
     train, test = (world.items[:80], world.curve[:80] > 1), (world.items[70:], world.curve[70:] > 1)
     task = PerceptronTask("a", train, test, target="binary", settings=FEW)
@@ -174,7 +174,7 @@ def test_given_splits() -> None:
     assert not set(held._parts.held[0]) & set(held._parts.train[0])
 
 
-def test_a_seed_gives_the_same_whoever_is_beside_it_and_twice_the_same() -> None:
+def test_a_seed_gives_the_same_result_with_any_other_seeds() -> None:
     world = World(300)
     columns = (world.items, world.curve)
     before = torch.random.get_rng_state()
@@ -398,7 +398,7 @@ def test_from_a_description(tmp_path: Path) -> None:
         load_task({"name": "a", "kind": "perceptron"}, tmp_path)
 
 
-def test_a_description_of_images_names_files_beside_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_description_of_images_names_files_next_to_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """From a table, a folder of folders and an .npz file; what cannot be read is left out and counted."""
     pixels = np.random.default_rng(0).integers(0, 255, (24, 8, 8, 3), dtype=np.uint8)
     for number, image in enumerate(pixels):
@@ -424,7 +424,7 @@ def test_a_description_of_images_names_files_beside_it(tmp_path: Path, caplog: p
         load_task({**spec, "train": [{**row, "picture": None} for row in rows], "text": "picture", "label": "image"})
 
 
-def test_a_description_of_molecules_leaves_out_what_is_none(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_description_of_molecules_leaves_out_invalid_rows(caplog: pytest.LogCaptureFixture) -> None:
     """Blank cells of a table of several tasks, strings that are no SMILES, and texts that are none at all."""
     pytest.importorskip("rdkit")
     smiles = ["C" * n + "O" for n in range(1, 20)]
@@ -458,3 +458,11 @@ def test_a_pretrained_network_on_cifar10() -> None:
     linear = ((inputs["test"] @ weights).argmax(1) == labels["test"]).mean()
     assert linear > 0.88
     assert linear - 0.01 < score.value < linear + 0.03
+
+
+def test_differently_spelt_numbers_are_one_class() -> None:
+    items = [f"item {number}" for number in range(12)]
+    train_part = items, ["0.0", "1.0", "2.0"] * 4
+    test_part = [f"test {number}" for number in range(6)], ["0", "1", "2"] * 2
+    task = PerceptronTask("spelt", train_part, test_part)
+    assert task.label_names == ["0.0", "1.0", "2.0"], "as they were spelt first"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.functions import lengths
 
 from distilvec.errors import DataError
-from distilvec.judging import RetrievalTask
+from distilvec.judging import CachedEncoder, RetrievalTask
 from distilvec.judging.retrieval import top_rows
 from distilvec.judging.tasks import unit
 
@@ -80,7 +81,7 @@ def test_fewer_documents_than_ten() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("bm25s") is None, reason="the extra bm25 is not installed")
-def test_bm25_beside_it() -> None:
+def test_bm25_is_scored_too() -> None:
     task = RetrievalTask.from_pairs("r", QUERIES, TEXTS[:40])
     found = task.score(noise).details["bm25"]
     assert found["ndcg@10"] > 0.9
@@ -158,3 +159,8 @@ def test_top_rows_is_a_stable_sort() -> None:
     products = queries @ documents.T
     five = np.take_along_axis(products, top_rows(queries, documents, 5), axis=1)
     assert np.array_equal(five, -np.sort(-products, axis=1)[:, :5])
+
+
+def test_retrieval_with_words_of_one_letter_is_scored() -> None:
+    task = RetrievalTask.from_pairs("letters", ["x", "y"], ["a", "b"])
+    assert task.score(CachedEncoder(lengths)).kind == "retrieval"

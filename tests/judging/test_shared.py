@@ -41,7 +41,7 @@ def test_without_a_part_of_the_items_it_is_what_these_alone_would_give() -> None
         np.testing.assert_allclose(drawn[kept], shared_neighbours(teacher[kept], student[kept]).shares)
 
 
-def test_equal_students_are_seldom_told_apart_and_intervals_hold_the_mean() -> None:
+def test_equal_students_rarely_differ_and_intervals_cover_the_mean() -> None:
     """Items drawn as if they were independent have many winners, as an item is also found by others."""
     rng = np.random.default_rng(2)
     pairs = [one(rng, 60, (0.8, 0.8)) for _ in range(100)]
@@ -52,7 +52,7 @@ def test_equal_students_are_seldom_told_apart_and_intervals_hold_the_mean() -> N
     assert sum(low <= mean <= high for low, high in (pair[0].interval for pair in pairs)) >= 93
 
 
-def test_a_better_student_is_told_apart() -> None:
+def test_a_better_student_wins_significantly() -> None:
     rng = np.random.default_rng(3)
     better, worse = one(rng, 200, (0.5, 0.9))
     gap = better.minus(worse)

@@ -33,6 +33,7 @@ from distilvec.judging.bootstrap import make_score
 from distilvec.judging.scores import Outputs
 from distilvec.judging.speed import MOST_PASSES
 from distilvec.report.compare import compare_table
+from distilvec.report.rows import ScoreEntry, grouped
 from distilvec.report.sections.scores import comparisons
 
 from .embedders import graded_pairs, noise, topic_texts, words
@@ -239,3 +240,14 @@ def test_the_real_teacher(real_teacher_folder: Path, sentences: list[str]) -> No
     assert 0.3 < close["similarity_pearson"] < 0.999
     assert agreement(teacher(texts), mapped(texts), shared_space=True)["index_recall"] > 0.3
     assert collapse(teacher(texts))["alarms"] == []
+
+
+def test_judged_retrieval_is_not_averaged_with_the_teachers_neighbours() -> None:
+    def score(task: str, kind: str, value: float) -> Score:
+        return Score(task, kind, "ndcg_at_10", value, None, 10)
+
+    both = {"judged": score("judged", "retrieval", 0.4), "near": score("near", "neighbours", 1.0)}
+    assert Judgement({"teacher": both}).averages("teacher") == {"retrieval": 0.4}
+    assert Judgement({"teacher": {"near": both["near"]}}).averages("teacher") == {"retrieval": 1.0}
+    entries = {name: ScoreEntry(value=each.value, kind=each.kind) for name, each in both.items()}
+    assert [each.value for each in grouped(entries)["retrieval"]] == [0.4] and "all" not in grouped(entries)

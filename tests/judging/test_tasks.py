@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from scipy import stats
 from distilvec.corpus.keys import join_pair
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging import ClassificationTask, ClusteringTask, PairTask, RegressionTask, SimilarityTask
+from distilvec.judging.talas_sets import talas_spec
 from distilvec.judging.tasks import unit
 
 from .embedders import graded_pairs, noise, topic_texts, words
@@ -33,7 +36,7 @@ def test_talas_protocol_is_plain_logistic_regression() -> None:
     assert ClassificationTask("topics", TRAIN, TEST).score(noise).value < 0.5
 
 
-def test_tested_texts_that_are_learnt_from_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_test_texts_in_the_training_data_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     twice = ([*TRAIN[0], *TEST[0][:12]], [*TRAIN[1], *TEST[1][:12]])
     task = ClassificationTask("topics", twice, TEST)
     assert "task topics: 12 of 120 test items are among the training items" in caplog.text
@@ -202,7 +205,7 @@ def test_a_collapsed_model_has_no_similarity() -> None:
     assert np.isfinite(score.details["pearson"])
 
 
-def test_zero_vectors_are_no_similarity() -> None:
+def test_zero_vectors_have_no_similarity() -> None:
     left, right, gold = graded_pairs(50)
     assert SimilarityTask("s", left, right, gold).score(lambda texts: np.zeros((len(texts), 4))).value == 0.0
 
@@ -293,3 +296,32 @@ def test_unusable_tasks_are_refused() -> None:
         ClusteringTask("c", ["a", "b"], ["x", "x"])
     with pytest.raises(DistilvecError, match="""^task s: .*"in" or "out".*'inside'"""):
         SimilarityTask("s", ["a"], ["b"], [1.0], domain="inside")
+
+
+def test_codes_that_look_like_numbers_are_separate_classes() -> None:
+    texts = [f"text {number}" for number in range(8)]
+    labels = ["007", "7", "1e3", "1000", "1234567890123456789", "1234567890123456790", "1_0", "10"]
+    task = ClassificationTask("codes", (texts, labels), (texts, labels))
+    assert sorted(task.label_names) == sorted(labels)
+    same: list[Any] = [1, 1.0, "1", "1.0", True, 2, "2.0", 2.0]
+    assert ClassificationTask("numbers", (texts, same), (texts, same)).label_names.tolist() == ["1", "2"]
+
+
+def test_tasks_without_information_are_refused() -> None:
+    with pytest.raises(DataError, match="all scores are 3"):
+        SimilarityTask("flat", ["a", "b"], ["c", "d"], [3, 3])
+    with pytest.raises(DataError, match="1 training rows"):
+        RegressionTask("one", (["a"], [1.0]), (["b", "c"], [1.0, 2.0]), protocol="tuned")
+
+
+def test_unused_validation_rows_are_warned_about(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    rows = (["a", "b", "c", "d"], ["x", "y", "x", "y"])
+    with caplog.at_level(logging.WARNING):
+        ClassificationTask("t", rows, rows, rows, protocol="tuned")
+        assert "validation" not in caplog.text
+        ClassificationTask("t", rows, rows, rows)
+    assert 'task t: nothing is chosen on its validation rows; `protocol: "tuned"`' in caplog.text
+    for split in ("train", "validation", "test"):
+        (tmp_path / f"banking77.{split}.jsonl.gz").touch()
+    assert "validation" not in talas_spec("banking77", tmp_path)
+    assert "validation" in talas_spec("banking77", tmp_path, protocol="tuned")

@@ -189,7 +189,7 @@ def test_drift_counts_all_texts_whatever_is_compared() -> None:
     assert (found.old, found.new, found.shared) == (120, 100, 20)
 
 
-def test_drift_of_what_are_no_texts_is_refused() -> None:
+def test_drift_of_items_that_are_not_texts_is_refused() -> None:
     texts = [f"text {n}" for n in range(40)]
     for old, new in (("old.txt", texts), (texts, "new.txt"), (texts, [*texts, None])):
         with pytest.raises(DistilvecError, match="a list of texts is needed"):

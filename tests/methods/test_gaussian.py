@@ -172,7 +172,7 @@ def test_a_teachers_dimensions_twice_change_nothing_with_mean_weights(world, los
     assert narrow.weights == [1.0]
 
 
-def test_what_is_logged_beside_the_loss_costs_and_teaches_nothing(world) -> None:
+def test_terms_for_the_log_have_no_weight_and_no_gradient(world) -> None:
     terms = terms_of(world, world.method("gaussian", width=16))
     assert set(terms) == {"nll", "explained", "calibration", "plain_nll"}
     for name in ("explained", "calibration", "plain_nll"):

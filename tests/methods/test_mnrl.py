@@ -13,9 +13,13 @@ from torch import Tensor
 from distilvec.corpus.batch import Batch
 from distilvec.errors import DistilvecError
 from distilvec.functional import info_nce
+from distilvec.methods.base import Sample
 from distilvec.methods.mnrl import MNRL, MNRLOptions, ranking_loss
+from distilvec.methods.table import build_method
 from distilvec.recipe import Recipe
 from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
+from distilvec.training.step import Distiller
 
 ITEMS, WIDTH = 6, 10
 
@@ -69,7 +73,7 @@ def test_the_order_of_rows_does_not_matter() -> None:
     torch.testing.assert_close(found, loss(given, batch)[anchors])
 
 
-def test_equal_texts_are_no_negatives() -> None:
+def test_equal_texts_are_not_negatives() -> None:
     """Anchors 0 and 1 are the same text: each other's positives are answers to both, their negatives are not."""
     given, keys = vectors(3), torch.arange(ITEMS * 3, dtype=torch.uint8)[:, None].repeat(1, 16)
     keys[1], given[0][1] = keys[0], given[0][0]
@@ -82,7 +86,7 @@ def test_equal_texts_are_no_negatives() -> None:
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [0, 2, 1, 3, 4, 5]])
-def test_the_positive_of_an_equal_text_is_no_negative_wherever_it_stands(order: list[int]) -> None:
+def test_the_positive_of_an_equal_text_is_not_a_negative(order: list[int]) -> None:
     """Texts 0 and 2 are the same, and the positive of 2 is that of text 1, too: in either order text 0 has the loss
     that it has without it."""
     given, keys = vectors(2), torch.arange(ITEMS * 2, dtype=torch.uint8)[:, None].repeat(1, 16)
@@ -162,3 +166,21 @@ def test_a_student_learns_to_find_what_belongs_to_held_out_texts(tmp_path: Path,
     assert scores["student"][name].value > scores["untrained"][name].value + 0.01
     terms = [line["term/ranking"] for line in done.record["training"].log if "term/ranking" in line]
     assert terms[-1] < 0.7 * terms[0] and 0 < done.record["reproduced"].terms["ranking"] < 6
+
+
+def test_positive_in_place_of_a_missing_negative_counts_once() -> None:
+    """Two anchors, the second of which has no negative: its positive stands in the batch twice."""
+    keys = torch.tensor([1, 2, 3, 4, 5, 4], dtype=torch.uint8)[:, None].expand(-1, 16)
+    group, role = torch.tensor([0, 1, 0, 1, 0, 1]), torch.tensor([0, 0, 1, 1, 2, 1])
+    vectors, targets = torch.randn(1, 6, 4), torch.randn(6, 4)
+    vectors[0, 5], targets[5] = vectors[0, 3], targets[3]
+    method = build_method("cosine", {"map": False, "beside": {"name": "mnrl"}})
+    student, teacher = StudentInfo("s", 4, layers=None, hidden=4), TeacherInfo("t", 4)
+    present = torch.ones(6, dtype=torch.bool)
+    told = [TeacherSignals(present=present, sentence=targets)]
+    method.build(student, [teacher], Sample(StudentOutput(vectors), told))
+    batch = Batch(keys, Batch.equal_items(keys), group=group, role=role)
+    term = method(StudentOutput(vectors), told, batch)["cosine"]
+    once = term.values[0, :5].mean()
+    result = Distiller._reduce(None, {"cosine": term}, None, local=True)  # type: ignore[arg-type]
+    torch.testing.assert_close(result["loss"], once)

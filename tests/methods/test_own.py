@@ -121,7 +121,7 @@ def test_a_class_of_the_working_folder_is_a_method(
         ("my_losses:f.<locals>.MyLoss", "^my_losses:f.<locals>.MyLoss: .*from Python"),
     ],
 )
-def test_what_is_no_method_is_said_in_one_line(module: Callable[[str], None], name: str, told: str) -> None:
+def test_an_invalid_method_is_refused_in_one_line(module: Callable[[str], None], name: str, told: str) -> None:
     module(LOSS)
     with pytest.raises(DistilvecError, match=told) as caught:
         resolve(name)

@@ -156,7 +156,7 @@ def test_the_scale_is_fitted_to_the_untrained_student() -> None:
         ScoreKL().build(INFO, [], Sample(sample.student, []))
 
 
-def test_what_stands_beside_a_method_adds_to_it() -> None:
+def test_a_second_method_adds_its_terms() -> None:
     both = build_method("cosine", {"map": False, "beside": {"name": "score_kl", "weight": 3, "raw": True}})
     assert isinstance(both, Beside)
     teacher = TeacherInfo("t", WIDTH, 2, hidden=WIDTH)

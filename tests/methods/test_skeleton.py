@@ -125,7 +125,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "my_idea.py").read_text() == "mine"
 
 
-def test_a_file_that_cannot_be_written_leaves_none(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "tests").write_text("a file where a folder would be")
     with pytest.raises(EnvironmentProblem, match=r"test_my_idea\.py: "):
         new_method("my_idea", tmp_path)

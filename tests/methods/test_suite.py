@@ -438,7 +438,7 @@ def operations(step: Callable[[], dict[str, Any]]) -> int:
 @TERMS
 def test_a_step_takes_as_many_operations_for_many_items_as_for_few(case, monkeypatch: pytest.MonkeyPatch) -> None:
     """No loop over items or tokens. What stops where every item has converged makes a fixed number of rounds here."""
-    monkeypatch.setattr(sphere, "_KARCHER_STEPS", 2)
+    monkeypatch.setattr(sphere, "KARCHER_STEPS", 2)
     fixed = {"iterations": 3, "tolerance": 1e-30} if case.name == "emo" else {}
     found = []
     world = case.world()

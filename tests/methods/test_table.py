@@ -60,7 +60,7 @@ def test_explicit_options_win_over_the_preset() -> None:
     assert (options.temperature, options.average_views) == (0.3, False)
 
 
-def test_a_third_party_adds_a_method_but_replaces_none(tmp_path, monkeypatch) -> None:
+def test_an_entry_point_adds_a_method_but_does_not_replace_one(tmp_path, monkeypatch) -> None:
     install(tmp_path, "foreign_method:Foreign")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert available()["foreign"] == "foreign_method:Foreign"

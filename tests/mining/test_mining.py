@@ -65,7 +65,7 @@ def test_the_nearest_are_those_of_all_products(documents: int, count: int, block
     assert held.most <= block and told[-1] == 1.0
 
 
-def test_a_search_stops_when_it_is_told() -> None:
+def test_a_search_can_be_stopped() -> None:
     assert nearest(unit(3), Held(unit(100)), 5, block=10, stop=lambda: True) is None
 
 
@@ -121,7 +121,7 @@ def block(documents: int = 200, queries: int = 40) -> tuple[Asked, np.ndarray]:
 def test_filters_keep_what_one_document_after_the_other_keeps(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "_AT_ONCE", 50)
+    monkeypatch.setattr(choosing, "AT_ONCE", 50)
     asked, vectors = block()
     section, held = MiningSection(**options), Held(vectors)
     chooser = Chooser(held, section)
@@ -180,7 +180,7 @@ def test_a_corpus_is_mined_on_both_of_its_sides(
     tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flow, "QUERIES", 64)
-    monkeypatch.setattr(flow, "_NEIGHBOURS", 1)
+    monkeypatch.setattr(flow, "NEIGHBOURS", 1)
     pairs, more = pairs_of(sentences[:180]), [each.strip() for each in sentences[180:]]
     corpus = {"path": pairs, "text": ["q", "d"], "holdout": 0.2}
     options = {"relative_margin": None, "negatives": 3, "ranks": (2, 9), "duplicates": 0.9999, "documents": more}
@@ -227,7 +227,7 @@ def test_a_corpus_is_mined_on_both_of_its_sides(
     assert other.columns == found.columns[:4] and len(read(other.file)) == 180
 
 
-def test_held_out_answers_among_further_documents_are_no_negatives(
+def test_held_out_answers_among_further_documents_are_not_negatives(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
     pairs = [row for row in pairs_of(sentences[:180]) if row["q"] != "the same question"]
@@ -322,7 +322,7 @@ DIE = """
 import os, signal, sys
 from distilvec.flow import mine
 from distilvec.mining import nearest
-mine.QUERIES, mine._NEIGHBOURS = 50, 10_000
+mine.QUERIES, mine.NEIGHBOURS = 50, 10_000
 found = mine.nearest
 def search(*given, **options):
     search.block += 1
@@ -336,7 +336,7 @@ main(["mine", "recipe.yaml", "-o", sys.argv[3]])
 """
 
 
-def test_killed_in_the_middle_it_goes_on_and_writes_the_same_bytes(
+def test_killed_in_the_middle_it_resumes_and_writes_the_same_bytes(
     start: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = [{"q": f"question {n}", "d": f"answer {n}"} for n in range(180)]
@@ -354,7 +354,7 @@ def test_killed_in_the_middle_it_goes_on_and_writes_the_same_bytes(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(flow, "QUERIES", 50)
-    monkeypatch.setattr(flow, "_NEIGHBOURS", 10_000)
+    monkeypatch.setattr(flow, "NEIGHBOURS", 10_000)
     searched: list[int] = []
 
     def search(queries: np.ndarray, *given: Any, **options: Any) -> Any:

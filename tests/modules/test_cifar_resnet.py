@@ -17,25 +17,13 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from tests.elsewhere import opened_saved_and_opened
+from tests.modules.pictures import data_uri, pictures
 from tests.shared import SHARED, SMALL, needs_shared
 from torch.nn import functional
 
 from distilvec.modules.cifar_resnet import CifarResNet, image_model
 
 OWN = {"cifar_resnet.CifarResNet": CifarResNet}
-
-
-def pictures(count: int, size: int = 32) -> np.ndarray:
-    """Smooth coloured noise, uint8 [count, size, size, 3]."""
-    coarse = torch.rand(count, 3, 5, 5, generator=torch.Generator().manual_seed(count))
-    smooth = functional.interpolate(coarse, size, mode="bilinear")
-    return (smooth * 255).byte().permute(0, 2, 3, 1).numpy()
-
-
-def data_uri(pixels: np.ndarray, kind: str = "png") -> str:
-    data = io.BytesIO()
-    Image.fromarray(pixels).save(data, format=kind)
-    return f"data:image/{kind};base64,{base64.b64encode(data.getvalue()).decode()}"
 
 
 def network(**settings) -> CifarResNet:
@@ -196,7 +184,7 @@ def test_text_is_refused() -> None:
         (data_uri(pictures(1)[0], "eps"), r"data:image/.* \(.+\)"),
     ],
 )
-def test_what_is_no_image_is_refused_by_name(item, message) -> None:
+def test_a_file_that_is_not_an_image_is_refused_by_name(item, message) -> None:
     with pytest.raises(ValueError, match=message):
         network().prepare([pictures(1)[0], item])
 
@@ -243,7 +231,7 @@ def test_a_file_of_another_network_is_refused_by_name(tmp_path, changes, message
         CifarResNet.from_classifier(file)
 
 
-def test_a_file_that_is_no_safetensors_is_refused(tmp_path) -> None:
+def test_a_file_that_is_not_safetensors_is_refused(tmp_path) -> None:
     (tmp_path / "net.safetensors").write_text("nothing of the kind")
     with pytest.raises(ValueError, match=r"/net\.safetensors: .*header"):
         CifarResNet.from_classifier(tmp_path / "net.safetensors")

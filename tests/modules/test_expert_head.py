@@ -217,3 +217,12 @@ def test_folding_needs_a_head_and_texts(tiny_bert) -> None:
         fold_head(SentenceTransformer(str(tiny_bert), device="cpu"), TEXTS * 5)
     with pytest.raises(DataError, match=r"\b10 texts.*\b4\b"):
         fold_head(with_head(tiny_bert), TEXTS)
+
+
+def test_gate_weights_sum_to_one_under_autocast() -> None:
+    torch.manual_seed(0)
+    head = ExpertHead(16, 3, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        gate = head({"sentence_embedding": torch.randn(64, 16)})["gate"]
+    assert gate.dtype == torch.float32
+    assert torch.allclose(gate.sum(-1), torch.ones(64), atol=1e-6)

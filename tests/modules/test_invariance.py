@@ -76,7 +76,7 @@ def test_sound_students_pass(kind: str, tiny_model_folders: dict[str, Path]) -> 
     assert (report.passed, report.warning) == (True, "")
 
 
-def test_a_table_that_knows_none_of_the_texts_passes() -> None:
+def test_a_table_without_any_of_the_texts_passes() -> None:
     from tokenizers import Tokenizer, models
 
     tokenizer = Tokenizer(models.WordLevel({"слово": 0, "[UNK]": 1}, unk_token="[UNK]"))

@@ -172,7 +172,7 @@ def test_a_hub_id(published: Path, tmp_path: Path) -> None:
     assert np.array_equal(model.encode(TEXTS), opened(published).encode(TEXTS))
 
 
-def test_what_is_no_such_folder(tiny_bert: Path, tmp_path: Path) -> None:
+def test_folders_without_a_valid_nomic_moe_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
     assert not is_nomic_moe(tiny_bert)
     assert not is_nomic_moe(tmp_path)
     with pytest.raises(DistilvecError, match="/bert: "):

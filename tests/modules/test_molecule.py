@@ -12,6 +12,8 @@ import pytest
 import torch
 from tests.elsewhere import opened_saved_and_opened
 
+from distilvec.modules.molecule import normed
+
 pytest.importorskip("rdkit")
 pytest.importorskip("torch_geometric")
 
@@ -186,7 +188,7 @@ def test_encodes_in_order_whatever_the_batches() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", " ", "hello", "C1CC", "C(C)(C)(C)(C)C", "CCO and more", "東京", None, 3])
-def test_what_is_no_molecule_is_named(wrong, capfd) -> None:
+def test_an_invalid_molecule_is_named(wrong, capfd) -> None:
     module = MoleculeEncoder(layers=1, width=4)
     with pytest.raises(ValueError, match=re.escape(repr(str(wrong)))):
         module.preprocess(["CCO", wrong])
@@ -250,3 +252,19 @@ def test_it_learns() -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] / 50
+
+
+def test_batch_of_one_molecule_in_training() -> None:
+    pytest.importorskip("rdkit")
+    from distilvec.modules.smiles_network import SmilesEncoder, codes_of
+
+    network = SmilesEncoder().train()
+    found = network({"codes": torch.from_numpy(codes_of(["CCO"]))})["sentence_embedding"]
+    assert found.shape == (1, 196) and torch.isfinite(found).all()
+
+
+def test_batch_norm_of_one_row_uses_running_statistics() -> None:
+    norm = torch.nn.BatchNorm1d(4)
+    norm.running_mean.fill_(1.0)
+    assert torch.allclose(normed(norm, torch.ones(1, 4)), torch.zeros(1, 4), atol=1e-6)
+    assert torch.equal(normed(norm, torch.eye(4)), torch.nn.BatchNorm1d(4)(torch.eye(4)))

@@ -190,7 +190,7 @@ def test_an_unknown_kind_has_its_positions_averaged() -> None:
     assert image_pooling(SimpleNamespace(model_type="something_new")) == "mean"
 
 
-def test_text_models_and_empty_folders_are_no_vision_models(tiny_bert, tmp_path) -> None:
+def test_text_models_and_empty_folders_are_not_vision_models(tiny_bert, tmp_path) -> None:
     assert not is_vision(tiny_bert)
     assert not is_vision(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')

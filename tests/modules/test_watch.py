@@ -10,12 +10,12 @@ import torch
 from sentence_transformers import SentenceTransformer
 from tests import tiny_models
 from torch import Tensor
-from transformers import AutoModel, DebertaV2Config, DebertaV2Model, MPNetConfig, MPNetModel
+from transformers import AutoModel, DebertaV2Config, DebertaV2Model, MPNetConfig, MPNetModel, SwinConfig, SwinModel
 
 from distilvec.errors import DistilvecError
 from distilvec.modules import watch as module
 from distilvec.modules.blocks import find_blocks
-from distilvec.modules.watch import Watch
+from distilvec.modules.watch import Seen, Watch
 from distilvec.students import StudentTap, load_student
 from distilvec.teachers import load_teacher
 from distilvec.teachers.signals import Wanted
@@ -93,7 +93,7 @@ def test_gradient_reaches_the_weights_and_chunks_do_not_matter(
     tap = StudentTap(model)
     gradients = []
     for chunk in (1 << 26, 1):
-        monkeypatch.setattr(module, "_CHUNK", chunk)
+        monkeypatch.setattr(module, "CHUNK", chunk)
         model.zero_grad()
         tap(features, views=2, attention=(2,)).attention[2].square().sum().backward()
         weight = find_blocks(model[0].model)[1][0].attention.self.query.weight  # type: ignore[index]
@@ -187,3 +187,16 @@ def test_states_of_other_layers_are_not_held(tiny_bert: Path) -> None:
         model[0](dict(features))
     assert [state.numel() > 0 for state in seen.states] == [True, False, True, False]
     assert all(torch.equal(seen.states[layer], every.states[layer]) for layer in (0, 2))
+
+
+def test_layers_of_a_model_in_stages_are_refused() -> None:
+    config = SwinConfig(
+        image_size=32, patch_size=4, embed_dim=16, depths=[1, 1, 1], num_heads=[1, 2, 4], window_size=2, num_labels=2
+    )
+    model, seen = SwinModel(config).eval(), Seen(blocks=3)
+    for block in model.encoder.layers:
+        block.register_forward_hook(lambda module, args, output: seen.states.append(output[0]))
+    model.encoder.layers[0].register_forward_pre_hook(lambda module, args: seen.states.insert(0, args[0]))
+    last = model(torch.zeros(2, 3, 32, 32)).last_hidden_state
+    with pytest.raises(DistilvecError, match="its layers cannot be read"):
+        seen.close(last)

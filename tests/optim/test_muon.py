@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from tests.optim.test_sharpness import loss_of, network, sharp_step, weights
+from tests.optim.networks import loss_of, network, sharp_step, weights
 from torch import nn
 
 from distilvec.optim import Muon, SharpnessAware, hidden_matrices
@@ -85,7 +85,7 @@ def test_all_else_moves_as_with_adamw_bit_for_bit() -> None:
         assert torch.equal(parameter, plain.get_parameter(name)) == (parameter.ndim < 2), name
 
 
-def test_it_goes_on_from_its_saved_state_bit_for_bit() -> None:
+def test_it_resumes_from_its_saved_state_bit_for_bit() -> None:
     model = network()
     optimizer = muon(model)
     for seed in range(4):
@@ -103,7 +103,7 @@ def test_it_goes_on_from_its_saved_state_bit_for_bit() -> None:
     assert all(torch.equal(one, two) for one, two in zip(weights(model), weights(other), strict=True))
 
 
-def test_a_copy_goes_on_as_the_optimizer_does() -> None:
+def test_a_copied_optimizer_continues_like_the_original() -> None:
     model = network()
     optimizer = muon(model, momentum=0.8)
     loss_of(model).backward()

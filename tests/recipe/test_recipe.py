@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
+from tests.jobs import tiny_recipe
 
 from distilvec import plain_yaml
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError
+from distilvec.methods.table import available
 from distilvec.recipe import Recipe
 from distilvec.recipe.sections import TeacherSection
 from distilvec.teachers import load_teacher
@@ -170,7 +173,7 @@ def test_poolings_that_do_not_exist(tmp_path: Path, student: str) -> None:
     assert "pooling" in message and "line 3" in message
 
 
-def test_files_beside_the_recipe_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_next_to_the_recipe_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place, elsewhere = tmp_path / "recipes", tmp_path / "elsewhere"
     elsewhere.mkdir()
     file = written(
@@ -194,7 +197,7 @@ def test_files_beside_the_recipe_are_found_from_anywhere(tmp_path: Path, monkeyp
     assert Recipe.load(file).corpus.path == str(elsewhere / "texts.txt")
 
 
-def test_a_list_of_files_beside_the_recipe_is_no_list_of_texts_from_anywhere(
+def test_a_list_of_files_next_to_the_recipe_is_not_read_as_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, elsewhere = tmp_path / "recipes", tmp_path / "elsewhere"
@@ -209,7 +212,7 @@ def test_a_list_of_files_beside_the_recipe_is_no_list_of_texts_from_anywhere(
     assert Recipe.load(texts).corpus.path == ["a.txt", "as it is"]
 
 
-def test_models_beside_the_recipe_are_found_from_anywhere(tmp_path: Path) -> None:
+def test_models_next_to_the_recipe_are_found_from_anywhere(tmp_path: Path) -> None:
     teacher = "{name: t, model: big, adapters: [adapters, hub/more]}"
     file = written(
         tmp_path / "recipes", f"corpus: {{path: a.txt}}\nteachers: [{teacher}]\nstudent: {{static: {{of: tiny}}}}\n"
@@ -222,7 +225,7 @@ def test_models_beside_the_recipe_are_found_from_anywhere(tmp_path: Path) -> Non
     assert recipe.student.static is not None and recipe.student.static.of == str(file.parent / "tiny")
 
 
-def test_a_column_of_a_file_beside_the_recipe_and_a_tasks_teacher(tmp_path: Path) -> None:
+def test_a_column_of_a_file_next_to_the_recipe_and_the_teacher_of_a_task(tmp_path: Path) -> None:
     place = tmp_path / "recipes"
     task = "{name: n, kind: neighbours, corpus: c.txt, teacher: big}"
     file = written(
@@ -290,3 +293,55 @@ def test_two_teachers_of_one_name() -> None:
     data = {"corpus": {"path": "x"}, "student": {"model": "m"}, "teachers": [{"model": "a"}, {"model": "b"}]}
     with pytest.raises(DistilvecError, match='^recipe: .*"teacher"'):
         Recipe.build(data)
+
+
+@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("task", [None, {"kind": "classification"}])
+def test_resolved_recipe_can_be_read_again(name: str, task: dict[str, Any] | None) -> None:
+    made = {
+        "corpus": {"path": "texts.jsonl", "text": ["q", "a"] if task is None else "text", "label": task and "label"},
+        "teachers": [{"name": "t", "model": "some/model"}],
+        "student": {"model": "some/student"},
+        "method": {"name": name},
+        "task": task,
+    }
+    try:
+        first = Recipe.build(made)
+    except DistilvecError:
+        return  # a method for other items
+    again = Recipe.build(plain_yaml.read(first.to_yaml()))
+    assert again.to_yaml() == first.to_yaml()
+    assert task is None or first.student is None or first.student.space == "own"
+
+
+def test_live_is_refused_for_teachers_without_token_states(tmp_path: Path, tiny_bert: Path) -> None:
+    for source in ({"call": len}, {"api": {"url": "http://localhost:1", "model": "m"}}, {"vectors": "v.npy"}):
+        with pytest.raises(DistilvecError, match="live is about a model's token states"):
+            tiny_recipe(tmp_path, tiny_bert, "texts.jsonl", teachers=[{"name": "t", "live": True, **source}])
+
+
+def test_unquoted_prompt_with_a_colon_is_refused_with_advice(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "corpus: {path: a.txt}\nteachers: [{name: t, model: m}]\nstudent: {model: m}\nmethod: {name: cosine}\n"
+        "output: o\n"
+    )
+    with pytest.raises(DistilvecError, match=r"teachers\.0\.prompt: a text belongs here.*quotation marks"):
+        Recipe.load(recipe, ["teachers.0.prompt=query: "])
+    assert Recipe.load(recipe, ['teachers.0.prompt="query: "']).teachers[0].prompt == "query: "
+
+
+def test_repeated_key_is_named() -> None:
+    with pytest.raises(yaml.YAMLError, match='line 3: "training" is there a second time'):
+        plain_yaml.read("training: {epochs: 1}\noutput: out\ntraining: {seed: 3}\n")
+    assert plain_yaml.read("a: &x {b: 1}\nc:\n  <<: *x\n  d: 2\n") == {"a": {"b": 1}, "c": {"b": 1, "d": 2}}
+
+
+def test_prefixes_in_the_teachers_space_are_refused(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    options = {"name": "leaf", "matryoshka": [8]}
+    made = tiny_recipe(tmp_path, tiny_bert, sentences[:60], method=options)
+    assert made.student is not None and made.student.space == "own"
+    with pytest.raises(DistilvecError, match=r"^method\.matryoshka: .*space: teacher"):
+        tiny_recipe(
+            tmp_path, tiny_bert, sentences[:60], method=options, student={"model": str(tiny_bert), "space": "teacher"}
+        )

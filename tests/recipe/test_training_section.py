@@ -11,6 +11,7 @@ from transformers import TrainingArguments
 
 from distilvec.errors import DistilvecError
 from distilvec.recipe import Recipe, TrainingSection
+from distilvec.recipe.sections import SharpnessSection
 from distilvec.recipe.training_section import check_evaluations
 from distilvec.training import bfloat16_pays
 from distilvec.training.precision import narrow_by_itself
@@ -152,3 +153,9 @@ def test_bfloat16_pays_where_its_products_are_faster(
     )
     assert bfloat16_pays.__wrapped__() is pays
     assert bfloat16_pays() in (True, False)
+
+
+def test_domains_are_refused_for_other_kinds_than_disam() -> None:
+    with pytest.raises(ValueError, match="asam does not compare domains"):
+        SharpnessSection(kind="asam", domains=0.5)
+    assert SharpnessSection(kind="disam", domains=0.5).domains == 0.5

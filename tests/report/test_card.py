@@ -108,3 +108,25 @@ def test_nothing_from_outside_becomes_markup() -> None:
     teachers = [teacher(hostile, licence=hostile, prompt=hostile)]
     text = model_card(example(title=hostile, lineage={"teachers": teachers}))
     assert "<script>" not in text and "[a](" not in text
+
+
+def front(**parts: Any) -> dict[str, Any]:
+    return dict(yaml.safe_load(front_matter(example(**parts)).split("---\n")[1]))
+
+
+def test_card_shows_the_separator_of_prompts() -> None:
+    told = {"provenance": "x", "writes": True}
+    for separator, shown in (("", "''"), (None, "'\\n'")):
+        recipe = {"recipe": {"task": {"separator": separator}}}
+        assert f'"your prompt" + {shown}' in model_card(example(lineage={"student": told}, rerun=recipe))
+
+
+def test_front_matter_depends_on_the_kind_of_items() -> None:
+    def front_of(items: str) -> dict[str, Any]:
+        return front(**{name: {"items": items} for name in example().sections})
+
+    assert front()["pipeline_tag"] == "sentence-similarity"
+    image = front_of("images")
+    assert image["pipeline_tag"] == "image-feature-extraction" and "sentence-similarity" not in image["tags"]
+    molecule = front_of("molecules")
+    assert "pipeline_tag" not in molecule and "sentence-similarity" not in molecule["tags"]

@@ -14,6 +14,7 @@ import pytest
 from markupsafe import escape
 from tests.report.example import example, teacher
 
+import distilvec
 from distilvec.report import Record, write_report
 from distilvec.report.blocks import Bullets, Cards, Heading, Table, Text
 from distilvec.report.grid import escape_markdown
@@ -213,3 +214,9 @@ def check_hostile(tmp_path: Path) -> None:
     caption = re.search(r'<p id="map-text">(.*?)</p>', document, re.DOTALL)
     assert caption is not None
     assert html.unescape(caption.group(1)).endswith(HOSTILE)
+
+
+def test_written_answers_wrap(tmp_path: Path) -> None:
+    css = (Path(distilvec.__file__).parent / "report" / "render" / "page.css").read_text()
+    assert "table.texts td:nth-child(2) { white-space: nowrap" not in css
+    assert "table.hardest td:nth-child(2) { white-space: nowrap" in css

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+
+import pytest
 from tests.report.example import example
 
 from distilvec.report.plots import style
@@ -49,3 +52,24 @@ def test_every_term_and_held_out_measure_has_a_panel_but_the_gate_s_weights() ->
     assert not {"gate cosine", "gate margin"} & set(titles)
     many = [{"step": 1, **{f"term/part_{number}": 1.0 for number in range(PANELS + 4)}}]
     assert " 4 more are in run.jsonl." in render_html(example(training={"log": many}))
+
+
+@pytest.mark.parametrize(("names", "teachers", "lines"), [(34, 5, 5), (10, 10, 4), (3, 1, 1)])
+def test_legend_of_many_teachers_fits_the_figure(names: int, teachers: int, lines: int) -> None:
+    record = example()
+    scores = record["scores"]
+    rows = {row.name: row for row in scores.models}
+    first = rows["student"]
+    more = [first.model_copy(update={"name": f"{n:0{names}d}", "role": "teacher"}) for n in range(teachers)]
+    scores.models = [*more, *scores.models]
+    with style(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = scores.figure()
+        figure.draw_without_rendering()
+        axes = figure.axes[0]
+        legend = axes.get_legend()
+        assert legend is not None
+        box, whole = legend.get_window_extent(), figure.bbox
+    assert axes.get_position().width > 0.6
+    assert len({round(text.get_window_extent().y0) for text in legend.get_texts()}) == lines
+    assert box.x1 <= whole.x1 + 1 and box.y1 <= whole.y1 + 1, "all names are on the figure"

@@ -69,7 +69,7 @@ def test_averages_leave_retrieval_out_and_add_half_widths_in_squares() -> None:
     assert found["in"].low == 0.57
 
 
-def test_average_has_no_interval_where_one_task_has_none() -> None:
+def test_average_has_no_interval_if_one_task_lacks_it() -> None:
     scores = {"a": ScoreEntry(value=0.6, low=0.5, high=0.7), "b": ScoreEntry(value=0.8)}
     assert ModelRow(name="m", scores=scores).averages["all"].low is None
 
@@ -121,7 +121,7 @@ def test_places_are_cut(place: str) -> None:
     assert short_source(place) == "a/b.txt"
 
 
-def test_images_of_several_folders_are_told_apart() -> None:
+def test_images_of_several_folders_are_distinguished() -> None:
     """Classes often have files of equal names."""
     items = ["/home/ann/pictures/dark/0.png", "/home/ann/pictures/light/0.png", "data:image/png;base64,AAAA"]
     assert labels_of(items, "image") == ["dark/0.png", "light/0.png", "held-out image 3"]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.report.example import example
 
 from distilvec.report import ModelRow, Record, ScoreDifference, ScoreEntry
 from distilvec.report.blocks import Bullets
 from distilvec.report.render.markdown import render_markdown
+from distilvec.report.sections.layers import pooled_blocks
 from distilvec.report.sections.slices import remedies
 from distilvec.report.summary import verdict
+from distilvec.students import load_student
 
 
 def test_kinds_of_texts_that_are_behind_come_with_what_helps() -> None:
@@ -47,7 +51,7 @@ def test_advice_names_keys_that_the_recipe_has(student: dict[str, Any], advice: 
     assert remedies(example()["slices"].slices, student) == [f"Other pieces than the teacher's: {advice}"]
 
 
-def test_being_worse_than_a_second_teacher_is_no_bad_news() -> None:
+def test_being_worse_than_a_second_teacher_is_not_an_alarm() -> None:
     scores = example()["scores"]
     scores.models.insert(1, scores.models[0].model_copy(update={"name": "another teacher"}))
     scores.comparisons = [ScoreDifference(a="student", b="another teacher", value=-0.1, low=-0.2, high=-0.05)]
@@ -61,7 +65,7 @@ def test_the_first_sentence_without_a_teachers_scores() -> None:
     assert verdict(record).startswith("The student reaches an average over 9 tasks of ")
 
 
-def test_neighbours_stand_beside_untrained_student_and_free_baseline() -> None:
+def test_neighbours_are_reported_with_untrained_student_and_free_baseline() -> None:
     """The only scores where the corpus allows no task."""
     record = example(scores={"comparisons": []})
     scores = record["scores"]
@@ -91,3 +95,20 @@ def test_a_teacher_that_is_its_own_measure_is_not_compared_and_not_divided_by() 
     assert verdict(record) == "The student reaches a retrieval score of 27.8 (95 % interval 26.8–27.8)."
     other = Record(title="x", sections={"scores": {"models": [row("t", "teacher", 0.9), row("s", "student", 0.45)]}})
     assert other["scores"].main_grid().header == ["model", "retrieval", "kept"], "another model's search is the measure"
+
+
+def test_layers_are_read_with_prompts_and_pairs(tiny_bert: Path) -> None:
+    model = load_student(tiny_bert, device="cpu").eval()
+    texts = [f"text {number}" for number in range(4)]
+    plain = pooled_blocks(model, [f"query: {text}" for text in texts])
+    pair = pooled_blocks(model, ["one\x1etwo"])
+    model.prompts, model.default_prompt_name = {"query": "query: "}, "query"
+    prompted = pooled_blocks(model, texts)
+    assert plain is not None and prompted is not None and pair is not None
+    np.testing.assert_allclose(prompted, plain, atol=1e-5)
+    vector = model.encode([("one", "two")], prompt="")
+    pooled = load_student(tiny_bert, device="cpu").eval()
+    np.testing.assert_allclose(pooled.encode([("one", "two")]), vector, atol=1e-5)
+    np.testing.assert_allclose(
+        pair[-1] / np.linalg.norm(pair[-1]), vector / np.linalg.norm(vector), atol=1e-4, err_msg="a pair as one"
+    )

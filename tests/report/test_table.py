@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tests.report.example import example, teacher
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.compare import Comparison
 from distilvec.judging import Score
-from distilvec.judging.bootstrap import make_score
+from distilvec.judging.bootstrap import make_score, paired_bootstrap
 from distilvec.judging.scores import Outputs
 from distilvec.report import (
     ModelRow,
@@ -324,3 +325,33 @@ def test_a_weighted_loss_shows_the_likelihood_itself() -> None:
     assert shown() == "1.2"
     del held_out["plain_nll"]
     assert shown() == "0.7"
+
+
+def test_interval_with_unequal_numbers_of_seeds() -> None:
+    """By hand: each mean scatters by Student's t around its own, beside the items."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 2, 4000)
+
+    def score(right: float) -> Any:
+        told = np.where(rng.random(4000) < right, truth, 1 - truth)
+        return make_score(task="t", kind="classification", domain=None, outputs=Outputs("accuracy", truth, told))
+
+    own = [score(value) for value in (0.60, 0.70, 0.80, 0.90, 0.95)]
+    other = [score(value) for value in (0.55, 0.75, 0.85)]
+    table = compare_table({"own": [{"t": each} for each in own], "other": [{"t": each} for each in other]}, "other")
+    found = table.differences["own"]["t"]
+    sides = [np.array([each.value for each in side]) for side in (own, other)]
+    items = paired_bootstrap(own[:3], other).interval
+    drawn = rng.normal(0, (items[1] - items[0]) / 3.92, 100_000)
+    for side in sides:
+        drawn += rng.standard_t(len(side) - 1, 100_000) * np.sqrt(side.var(ddof=1) / len(side))
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    assert found.high - found.low == pytest.approx(high - low, rel=0.15)
+    assert found.value == pytest.approx(float(sides[0].mean() - sides[1].mean()))
+
+
+def test_wide_terminal_table_shows_every_column() -> None:
+    names = [f"TaskNumber{number}Classification" for number in range(40)]
+    grid = Grid(["model", *names], [[Cell("mine"), *(Cell(f"{number}.25") for number in range(40))]], [])
+    text = grid.text()
+    assert all(name in text for name in names) and all(f" {number}.25" in text for number in range(40))

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from tests.jobs import Job
+from tests.scorers.settings import settings
 from tests.tiny_models import build_writer
 from tests.training.starting import Starter
 from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertForSequenceClassification
@@ -238,19 +239,6 @@ def rows_of(sentences: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def settings(place: Path, tiny: Path, sentences: list[str], **changes: Any) -> dict[str, Any]:
-    return {
-        "corpus": {"path": rows_of(sentences), "text": ["q", "d", "n1", "n2"], "holdout": 0.3},
-        "student": {"shrink": {"of": str(tiny), "layers": 1}},
-        "scorers": [{"name": "words", "call": overlap}],
-        "method": {"name": "margin_mse"},
-        "training": {"max_steps": 3, "batch_size": 8, "use_cpu": True},
-        "judging": {"speed": False, "agreement": False},
-        "output": str(place / "out"),
-        **changes,
-    }
-
-
 def test_scores_lie_in_a_store_under_both_keys_and_training_reads_them(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
@@ -408,7 +396,7 @@ def test_scorers_that_nothing_learns_from_are_not_asked(
     assert len(job.score()[0].store) == 112, "teach asks them all the same"
 
 
-def test_a_scorer_with_a_mistake_is_told_what_it_is_given() -> None:
+def test_an_error_in_a_scorer_shows_its_input() -> None:
     def two(query: str, document: str) -> float:
         return float(query == document)
 
@@ -465,3 +453,9 @@ def test_shards_and_a_killed_scoring_leave_the_same_scores(
         "nothing twice, but each tries before it is asked and before teachers are"
     )
     assert len(SignalStore.open(store.path, verify=True)) == 168 and filled.taught
+
+
+def test_scorer_that_returns_a_tensor_with_gradients_is_refused() -> None:
+    layer = torch.nn.Linear(1, 1)
+    with pytest.raises(DataError, match="numbers were expected, found Tensor"):
+        load_scorer(call=lambda pairs: layer(torch.ones(len(pairs), 1))[:, 0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -9,7 +10,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ import httpx2
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
-from tests.serving.test_serve import running
+from tests.serving.server import Arrivals, batched, posted, running
 
-from distilvec.serving import application
+from distilvec.serving import Batcher, application
 from distilvec.serving.limits import Limits
+from distilvec.students import load_student
 
 HEAD = b"POST /v1/embeddings HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
 
@@ -78,7 +80,7 @@ class Held:
 # a request
 
 
-def test_a_request_has_so_many_tokens(model: SentenceTransformer) -> None:
+def test_a_request_counts_its_tokens(model: SentenceTransformer) -> None:
     with limited(model, tokens=100) as address:
         one = ask(address, ["a cat"]).json()["usage"]["prompt_tokens"]
         texts = ["a cat"] * (100 // one)
@@ -126,13 +128,15 @@ def test_a_full_queue_says_when_to_come_again(model: SentenceTransformer) -> Non
     assert [len(each.json()["data"]) for each in answered] == [3, 3]
 
 
-def test_a_large_request_holds_nobody_up(model: SentenceTransformer) -> None:
+def test_a_large_request_does_not_delay_others(model: SentenceTransformer) -> None:
     held = Held(model)
-    with limited(held, batch=2) as address, ThreadPoolExecutor(2) as pool:
+    arrivals = Arrivals(application(held, "small", batch=2))  # type: ignore[arg-type]
+    with running(arrivals) as address, ThreadPoolExecutor(2) as pool:
         large = pool.submit(ask, address, [f"text number {number}" for number in range(200)])
         while not held.calls:
             time.sleep(0.01)
         small = pool.submit(lambda: (ask(address, ["a cat"]), held.calls))
+        arrivals.wait_for(2)
         held.may.set()
         answer, calls = small.result()
         rows = large.result().json()["data"]
@@ -222,8 +226,38 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
 
 def test_a_client_that_waits_for_a_slow_model_is_not(model: SentenceTransformer) -> None:
     held = Held(model)
-    with limited(held, seconds=0.2) as address, ThreadPoolExecutor(1) as pool:
+    with limited(held, seconds=0.5) as address, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask, address, ["a cat"])
-        time.sleep(1)
+        while not held.calls:
+            time.sleep(0.01)
+        time.sleep(1.2)
         held.may.set()
         assert asked.result().status_code == 200
+
+
+def test_batch_size_reaches_the_model(tiny_bert: Path) -> None:
+    model = load_student(tiny_bert, device="cpu")
+    encode, sizes = model.encode, []
+
+    def counted(texts: list[str], **options: Any) -> Any:
+        sizes.append(options.get("batch_size"))
+        return encode(texts, **options)
+
+    model.encode = counted  # type: ignore[method-assign, assignment]
+    with running(application(model, "small", batch=7)) as address:
+        assert posted(address, input="a cat").status_code == 200
+    assert sizes == [7]
+
+
+def test_bad_input_fails_only_its_own_request() -> None:
+    def encode(texts: Sequence[str], _: str | None) -> Any:
+        if "bad" in texts:
+            raise ValueError("bad text")
+        return np.array([[len(text)] for text in texts], np.float32)
+
+    async def work(batcher: Batcher) -> list[Any]:
+        asked = [["first"], ["a", "bc"], ["bad"], ["def"]]
+        return await asyncio.gather(*(batcher.vectors(texts) for texts in asked), return_exceptions=True)
+
+    first, good, bad, other = batched(work, encode=encode, batch=8)
+    assert first[0, 0] == 5 and good[:, 0].tolist() == [1, 2] and isinstance(bad, ValueError) and other[0, 0] == 3

@@ -7,11 +7,9 @@ import base64
 import json
 import signal
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +17,17 @@ import httpx2
 import numpy as np
 import openai
 import pytest
-import uvicorn
 from sentence_transformers import SentenceTransformer
+from tests.serving.server import Arrivals, batched, running
 from tests.training.starting import Starter
 
 from distilvec.cli.main import main
 from distilvec.errors import DistilvecError
 from distilvec.serving import Batcher, BusyError, application
-from distilvec.serving.connections import configured
-from distilvec.serving.limits import Limits
 from distilvec.serving.serve import serve
 from distilvec.teachers import load_teacher
 
 KEY = "test-key"
-
-
-@contextmanager
-def running(app: Any, limits: Limits | None = None) -> Iterator[str]:
-    """Address of an application that is served in a thread."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(configured(app, limits or Limits()))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(20)
-    assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")
@@ -173,14 +154,14 @@ def test_a_student_can_be_a_teacher_over_the_wire(
         ({"input": "a", "input_type": "clustering"}, 400, "query"),
     ],
 )
-def test_wrong_requests_are_told_so(address: str, body: Any, status: int, said: str) -> None:
+def test_wrong_requests_are_refused(address: str, body: Any, status: int, said: str) -> None:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = httpx2.post(f"{address}/v1/embeddings", content=content, headers={"Authorization": f"Bearer {KEY}"})
     assert answer.status_code == status and said in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic abc"}])
-def test_without_the_key_nobody_is_answered(address: str, headers: dict[str, str]) -> None:
+def test_requests_without_the_key_are_refused(address: str, headers: dict[str, str]) -> None:
     for ask in (httpx2.post, httpx2.get):
         path = "embeddings" if ask is httpx2.post else "models"
         answer = ask(f"{address}/v1/{path}", headers=headers)
@@ -208,14 +189,15 @@ def test_requests_at_the_same_time_go_together(model: SentenceTransformer) -> No
 
     def counted(texts: list[str], **options: Any) -> Any:
         sizes.append(len(texts))
-        time.sleep(0.05)
+        arrivals.wait_for(24)
         return encode(texts, **options)
 
     class Counting:
         def __getattr__(self, name: str) -> Any:
             return counted if name == "encode" else getattr(model, name)
 
-    with running(application(Counting(), "small", batch=8)) as address:  # type: ignore[arg-type]
+    arrivals = Arrivals(application(Counting(), "small", batch=8))  # type: ignore[arg-type]
+    with running(arrivals) as address:
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0)
 
         def ask(number: int) -> Sequence[float]:
@@ -228,7 +210,7 @@ def test_requests_at_the_same_time_go_together(model: SentenceTransformer) -> No
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])
-def test_what_is_no_number_is_not_handed_out(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+def test_vectors_with_nan_are_not_served(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
     model = SentenceTransformer(str(tiny_bert), device="cpu")
     encode = model.encode
 
@@ -242,17 +224,6 @@ def test_what_is_no_number_is_not_handed_out(tiny_bert: Path, monkeypatch: pytes
         body = {"input": ["good", "a bad one"], "encoding_format": encoding}
         answer = httpx2.post(f"{found}/v1/embeddings", json=body)
     assert answer.status_code == 500 and "no numbers for input 1" in answer.json()["error"]["message"]
-
-
-def batched(work: Callable[[Batcher], Any], **options: Any) -> Any:
-    async def run() -> Any:
-        batcher = Batcher(**options)
-        try:
-            return await work(batcher)
-        finally:
-            await batcher.close()
-
-    return asyncio.run(run())
 
 
 def lengths(texts: Sequence[str], _: str | None) -> Any:
@@ -308,7 +279,7 @@ def test_prompts_do_not_mix_and_a_failure_hits_its_batch_alone() -> None:
     assert seen == [(1, None), (2, "query"), (1, None), (1, "document")]
 
 
-def test_whoever_goes_away_holds_nobody_up() -> None:
+def test_a_client_that_disconnects_does_not_delay_others() -> None:
     async def work(batcher: Batcher) -> Any:
         gone = asyncio.create_task(batcher.vectors(["gone"]))
         await asyncio.sleep(0)
@@ -322,7 +293,7 @@ def test_whoever_goes_away_holds_nobody_up() -> None:
 # the command
 
 
-def test_the_command_answers_and_ends_when_told(start: Starter, tiny_bert: Path) -> None:
+def test_the_command_answers_and_ends_on_a_signal(start: Starter, tiny_bert: Path) -> None:
     words = ["serve", str(tiny_bert), "--port", "0", "--key-env", "SERVED_KEY"]
     running = start(arguments=words, env={"SERVED_KEY": KEY})
     running.until(lambda: "/v1" in running.output)

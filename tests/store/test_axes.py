@@ -15,7 +15,8 @@ from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.flow.run import run
 from distilvec.recipe import Recipe
 from distilvec.store import RaggedSignal, SignalStore, fill
-from distilvec.store.axes import TokenAxes, _read, _write, axes_of
+from distilvec.store.axes import TokenAxes, _read, _write, axes_of, settle_axes
+from distilvec.store.layout import add_signal
 from distilvec.teachers import load_teacher
 from distilvec.teachers.signals import Wanted
 
@@ -138,3 +139,14 @@ def test_a_student_learns_from_them_and_the_report_says_so(
     )
     assert all(torch.isfinite(torch.tensor(entry["loss"])) for entry in done.record["training"].log if "loss" in entry)
     assert "on 8 of 32 principal axes, which keep" in (done.folder / "report.md").read_text()
+
+
+def test_axes_are_refused_for_a_store_of_whole_states(tmp_path: Path) -> None:
+    class Teacher:
+        hidden = 32
+
+    SignalStore.create(tmp_path, {"fingerprint": "1111"}, 4)
+    add_signal(tmp_path, "tokens-3", 32, "float16")
+    with pytest.raises(DistilvecError, match="layer 3 whole"):
+        settle_axes(tmp_path, Teacher(), ["a text"], Wanted(tokens=(3,), axes=8))
+    assert not list(tmp_path.glob("axes-*"))

@@ -44,7 +44,7 @@ def test_shards_count_their_own_absent_texts(tmp_path: Path) -> None:
     assert min(report.absent for report in reports) > 0
 
 
-def test_training_is_told_what_is_not_there(tmp_path: Path) -> None:
+def test_training_gets_which_vectors_are_absent(tmp_path: Path) -> None:
     corpus = read_corpus(TEXTS, tmp_path / "corpus", holdout=0.0)
     teacher = load_teacher(name="elsewhere", vectors=VECTORS[:40], texts=TEXTS[:40])
     store = SignalStore.create(tmp_path / "store", teacher.card, 8, "float32")

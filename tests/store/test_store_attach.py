@@ -41,3 +41,9 @@ def test_wrong_datasets_are_refused(store: SignalStore) -> None:
         store.attach([{"text": "one"}])
     with pytest.raises(DistilvecError, match=r"datasets\.Dataset .*\bIterableDataset\b"):
         store.attach(Dataset.from_dict({"text": ["one"]}).to_iterable_dataset())
+
+
+def test_dataset_with_a_missing_text_is_refused(tmp_path: Path) -> None:
+    store = SignalStore.from_vectors(tmp_path, {"fingerprint": "1"}, content_keys(["a"]), np.ones((1, 3), np.float32))
+    with pytest.raises(DataError, match="row 1 of the dataset"):
+        store.attach(Dataset.from_dict({"text": ["a", None]}))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.store.rows import filled
 
 from distilvec.errors import EnvironmentProblem
 from distilvec.store import SignalStore, fill
@@ -194,3 +195,26 @@ def test_a_disk_that_refuses_leaves_no_half_part(
     assert not list(tmp_path.glob("sentence-*"))
     monkeypatch.undo()
     assert fill(store, filling.HashTeacher(), texts, keys).taught == 90
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.EIO, errno.ENOMEM])
+@pytest.mark.parametrize("what", ["record", "file", "bytes"])
+def test_part_that_cannot_be_read_now_is_not_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, what: str
+) -> None:
+    store = filled(tmp_path)
+
+    def refuse(*given: Any, **options: Any) -> Any:
+        raise OSError(number, "no")
+
+    with monkeypatch.context() as patch, pytest.raises(EnvironmentProblem, match=rf"{store.parts[0]}\.\w+: the store"):
+        if what == "record":
+            patch.setattr(Path, "read_bytes", refuse)
+        elif what == "file":
+            patch.setattr("pyarrow.memory_map", refuse)
+        else:
+            patch.setattr("distilvec.store.part.open", refuse, raising=False)
+        if what == "bytes":
+            store.verify()
+        SignalStore.open(tmp_path)
+    assert len(SignalStore.open(tmp_path, verify=True)) == 40 and not list(tmp_path.glob("*.bad"))

@@ -6,15 +6,18 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.functions import lengths
 
 from distilvec.corpus import content_keys
 from distilvec.errors import DataError, DistilvecError
 from distilvec.store import SignalStore, fill
 from distilvec.store.fill import distinct_positions
-from distilvec.teachers import TextTeacher
+from distilvec.teachers import TextTeacher, load_teacher
+from distilvec.teachers.vectors import VectorsTeacher
 
 
 def test_each_distinct_text_is_encoded_once(tmp_path: Path, filling: ModuleType) -> None:
@@ -277,8 +280,39 @@ def test_what_a_dead_writer_left_is_removed_of_every_signal(tmp_path: Path, fill
 
 @pytest.mark.parametrize("compared", [1, 2, 7, 1 << 18])
 def test_the_first_of_equal_keys_counts(compared: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["distilvec.store.fill"], "_COMPARED", compared)
+    monkeypatch.setattr(sys.modules["distilvec.store.fill"], "COMPARED", compared)
     for count in (0, 1, 2, 10, 500):
         words = np.random.default_rng(count).integers(0, 7, (count, 2)).astype(np.uint64)
         firsts = [row for row in range(count) if not (words[:row] == words[row]).all(axis=1).any()]
         assert distinct_positions(words, None).tolist() == firsts
+
+
+def test_teacher_stream_is_closed_when_writing_fails(tmp_path: Path) -> None:
+    """Whatever ends the writing, the teacher's stream is closed before anything else goes on."""
+
+    class Streaming:
+        card = load_teacher(call=lengths).card
+        chunk, closed = 4, False
+
+        def stream(self, texts: list[str]) -> Any:
+            try:
+                for place, text in enumerate(texts):
+                    yield np.array([place]), lengths([text]) * (1e6 if place == 2 else 1.0)
+            finally:
+                self.closed = True
+
+    teacher: Any = Streaming()
+    store = SignalStore.create(tmp_path / "store", teacher.card, 3, "float16")
+    texts = [f"text {number}" for number in range(8)]
+    with pytest.raises(DistilvecError) as caught:
+        fill(store, teacher, texts, content_keys(texts))
+    assert teacher.closed and caught.tb is not None
+
+
+def test_vector_beyond_float16_names_its_text(tmp_path: Path) -> None:
+    vectors = np.ones((3, 4), np.float32)
+    vectors[1] = 4e5
+    teacher = VectorsTeacher(vectors, texts=["a", "the long one", "c"], name="index")
+    store = SignalStore.create(tmp_path, teacher.card, 4, "float16")
+    with pytest.raises(DataError, match="the text 'the long one' has a value of 4e\\+05.*float32"):
+        fill(store, teacher, ["a", "the long one", "c"], content_keys(["a", "the long one", "c"]))

@@ -60,7 +60,7 @@ def test_another_shape_is_refused(tmp_path: Path, width: int, dtype: str, word: 
     assert len(SignalStore.open(tmp_path)) == 10
 
 
-def test_an_empty_store_is_made_anew_in_another_shape(tmp_path: Path) -> None:
+def test_an_empty_store_is_replaced_by_one_of_another_shape(tmp_path: Path) -> None:
     SignalStore.create(tmp_path, CARD, 3)
     assert SignalStore.create(tmp_path, CARD, 3, "float32").dtype == "float32"
     assert SignalStore.open(tmp_path).dtype == "float32"

@@ -171,7 +171,7 @@ def test_the_table_of_keys_is_used_and_its_loss_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys, vectors = random_items(5_000, 4)
-    monkeypatch.setattr(index, "_BUCKET_ROWS", 700)  # several buckets
+    monkeypatch.setattr(index, "BUCKET_ROWS", 700)  # several buckets
     store = filled(tmp_path, keys, vectors, "float16", 9_000)
     tables = list((tmp_path / "derived").glob("index-*.npy"))
     assert len(tables) == 1 and np.load(tables[0]).shape == (2, 5_000)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
 import pytest
+from tests.functions import lengths
+from tests.store.rows import CARD, KEYS, VECTORS, filled
 
+from distilvec.corpus import content_keys
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.store import RaggedSignal, SignalStore, pull, push, remote
-
-CARD = {"name": "t", "fingerprint": "v1"}
-KEYS = np.random.default_rng(0).integers(0, 256, (60, 16), dtype=np.uint8)
-VECTORS = np.random.default_rng(1).standard_normal((60, 8)).astype(np.float16).astype(np.float32)
+from distilvec.store import RaggedSignal, SignalStore, fill, pull, push, remote
+from distilvec.teachers import load_teacher
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -29,14 +32,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     root = f"/{uuid.uuid4().hex}"
     yield f"memory:/{root}"
     fsspec.filesystem("memory").rm(root, recursive=True)
-
-
-def fill(folder: Path, first: int, last: int, name: str = "host-0") -> SignalStore:
-    store = SignalStore.create(folder, CARD, 8)
-    with store.writer(name) as writer:
-        writer.add(KEYS[first:last], VECTORS[first:last])
-    store.refresh()
-    return store
 
 
 def check(store: SignalStore, count: int) -> None:
@@ -54,9 +49,9 @@ def files(url: str) -> list[str]:
 def test_two_machines_that_share_nothing_but_the_storage(tmp_path: Path, url: str) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     assert pull(url, one) == 0 and not one.exists()
-    fill(one, 0, 30)
+    filled(one, 0, 30)
     assert push(one, url) == 1 and push(one, url) == 0
-    fill(two, 30, 60)  # a writer of the same name: another machine may be called the same
+    filled(two, 30, 60)  # a writer of the same name: another machine may be called the same
     assert push(two, url) == 1
     assert pull(url, one) == 1 and pull(url, one) == 0 and push(one, url) == 0
     assert pull(url, two) == 1
@@ -67,7 +62,7 @@ def test_two_machines_that_share_nothing_but_the_storage(tmp_path: Path, url: st
 
 
 def test_signals_and_token_strings_come_along(tmp_path: Path, url: str) -> None:
-    one = fill(tmp_path / "one", 0, 20)
+    one = filled(tmp_path / "one", 0, 20)
     signal = RaggedSignal.create(one.path, "tokens-2", 4, "float16", "of the states after the final norm")
     writer = signal.writer("host-0", 1 << 20)
     writer.add(KEYS[:20], [np.full((length + 1, 4), length, np.float32) for length in range(20)])
@@ -84,7 +79,7 @@ def test_signals_and_token_strings_come_along(tmp_path: Path, url: str) -> None:
 
 
 def test_axes_of_token_states_come_along_and_others_are_refused(tmp_path: Path, url: str) -> None:
-    one, two, other = (fill(tmp_path / name, 0, 20) for name in ("one", "two", "other"))
+    one, two, other = (filled(tmp_path / name, 0, 20) for name in ("one", "two", "other"))
     (one.path / "axes-tokens-2.safetensors").write_bytes(b"these")
     (other.path / "axes-tokens-2.safetensors").write_bytes(b"those")
     push(one.path, url)
@@ -97,7 +92,7 @@ def test_axes_of_token_states_come_along_and_others_are_refused(tmp_path: Path, 
 
 
 def test_a_copy_whose_record_is_missing_does_not_exist_and_is_made_again(tmp_path: Path, url: str) -> None:
-    one = fill(tmp_path / "one", 0, 20)
+    one = filled(tmp_path / "one", 0, 20)
     push(one.path, url)
     system, root = fsspec.core.url_to_fs(url)
     record = next(name for name in files(url) if name.endswith("-000000.json"))
@@ -109,9 +104,9 @@ def test_a_copy_whose_record_is_missing_does_not_exist_and_is_made_again(tmp_pat
 
 
 def test_what_is_damaged_here_is_not_copied_and_comes_back(tmp_path: Path, url: str) -> None:
-    one = fill(tmp_path / "one", 0, 20)
+    one = filled(tmp_path / "one", 0, 20)
     push(one.path, url)
-    fill(one.path, 20, 40)
+    filled(one.path, 20, 40)
     for part in one.path.glob("*.arrow"):
         content = bytearray(part.read_bytes())
         content[len(content) // 2] ^= 1
@@ -123,7 +118,7 @@ def test_what_is_damaged_here_is_not_copied_and_comes_back(tmp_path: Path, url: 
 
 
 def test_another_teacher_width_or_dtype_is_refused(tmp_path: Path, url: str) -> None:
-    push(fill(tmp_path / "one", 0, 20).path, url)
+    push(filled(tmp_path / "one", 0, 20).path, url)
     others = {
         r"v1\b.*\bv2": ({"name": "t", "fingerprint": "v2"}, 8, "float16"),
         r"sentence .*'float16'.*'float32'": (CARD, 8, "float32"),
@@ -136,7 +131,7 @@ def test_another_teacher_width_or_dtype_is_refused(tmp_path: Path, url: str) -> 
 
 
 def test_storage_that_cannot_be_used(tmp_path: Path) -> None:
-    store = fill(tmp_path / "one", 0, 20)
+    store = filled(tmp_path / "one", 0, 20)
     with pytest.raises(EnvironmentProblem, match=r"^oss://bucket/stores: .*ossfs"):
         push(store.path, "oss://bucket/stores")
     (tmp_path / "occupied").write_text("a file")
@@ -146,7 +141,7 @@ def test_storage_that_cannot_be_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1:1/x", "webhdfs://127.0.0.1:1/x", "hdfs://127.0.0.1:1/x"])
 def test_storage_that_does_not_answer_is_said_in_one_line(tmp_path: Path, url: str) -> None:
-    for work in (lambda: pull(url, tmp_path / "new"), lambda: push(fill(tmp_path / "one", 0, 20).path, url)):
+    for work in (lambda: pull(url, tmp_path / "new"), lambda: push(filled(tmp_path / "one", 0, 20).path, url)):
         with pytest.raises(EnvironmentProblem, match=f"^{url}: ") as caught:
             work()
         assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
@@ -157,10 +152,10 @@ def test_storage_that_does_not_answer_is_said_in_one_line(tmp_path: Path, url: s
     ["zip://a.zip", "tar://a.tar", "github://a:b@main/c", "reference://a", "jupyter://localhost:1/", "http://a/b",
      "data://a", "generic://a", "simplecache::s3://b/c", "nosuch://b", "://a", "s3:/b/c", ""],
 )  # fmt: skip
-def test_what_is_no_storage_for_copies(tmp_path: Path, url: str) -> None:
+def test_invalid_storage_for_copies_is_refused(tmp_path: Path, url: str) -> None:
     from distilvec.recipe import Recipe
 
-    store = fill(tmp_path / "one", 0, 20)
+    store = filled(tmp_path / "one", 0, 20)
     for work in (lambda: pull(url, tmp_path / "new"), lambda: push(store.path, url)):
         with pytest.raises(DistilvecError, match=r"s3://bucket/folder") as caught:
             work()
@@ -170,20 +165,20 @@ def test_what_is_no_storage_for_copies(tmp_path: Path, url: str) -> None:
         Recipe.build(sections)
 
 
-def test_parts_go_out_while_teaching_goes_on(
+def test_parts_are_uploaded_while_teaching(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     import time
 
-    monkeypatch.setattr(remote, "_SECONDS", 0.02)
+    monkeypatch.setattr(remote, "SECONDS", 0.02)
     with remote.mirrored(tmp_path / "one", url):
-        fill(tmp_path / "one", 0, 20)
+        filled(tmp_path / "one", 0, 20)
         end = time.monotonic() + 20
         while pull(url, tmp_path / "two") == 0:
             assert time.monotonic() < end
             time.sleep(0.01)
         with pytest.raises(KeyError), remote.mirrored(tmp_path / "one", url):
-            fill(tmp_path / "one", 20, 40)
+            filled(tmp_path / "one", 20, 40)
             raise KeyError("the teaching fails")
     assert pull(url, tmp_path / "two") == 1
     check(SignalStore.open(tmp_path / "two"), 40)
@@ -236,3 +231,64 @@ def test_a_recipe_without_a_copy_is_saved_as_before_the_key_was_known() -> None:
     sections = {"corpus": {"path": "t"}, "teachers": [{"model": "m"}], "student": {"model": "m"}}
     assert "remote:" not in Recipe.build(sections).to_yaml()
     assert "remote: s3://b/c" in Recipe.build({**sections, "remote": "s3://b/c"}).to_yaml()
+
+
+def test_failed_upload_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With errors of its own, which are no OSError."""
+    texts = [f"text {number}" for number in range(8)]
+    store = SignalStore.create(tmp_path / "store", load_teacher(call=lengths).card, 3, "float32")
+    real, tries = remote.push, []
+
+    def push(folder: Path, url: str) -> int:
+        tries.append(url)
+        if len(tries) == 1:
+            raise RuntimeError("EndpointConnectionError")
+        return real(folder, url)
+
+    monkeypatch.setattr(remote, "push", push)
+    monkeypatch.setattr(remote, "SECONDS", 0.05)
+    url = f"file://{tmp_path / 'copy'}"
+    with remote.mirrored(store.path, url):
+        fill(store, load_teacher(call=lengths), texts, content_keys(texts))
+        begun = time.monotonic()
+        while len(tries) < 3 and time.monotonic() - begun < 20:
+            time.sleep(0.02)
+    assert len(tries) >= 3
+
+
+def test_storage_error_is_shown(tmp_path: Path) -> None:
+    with (
+        pytest.raises(EnvironmentProblem, match="cannot be used .NoCredentials"),
+        remote._storage(f"file://{tmp_path}"),
+    ):
+        raise RuntimeError("NoCredentials")
+
+
+def test_two_pulls_into_one_folder_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"file://{tmp_path}/copy"
+    push(filled(tmp_path / "one").path, url)
+    fetch, fetched, threads = remote._fetch, list[int](), list[threading.Thread]()
+
+    def slowly(*given: Any) -> bool:
+        if not threads:
+            threads.append(threading.Thread(target=lambda: fetched.append(pull(url, tmp_path / "two"))))
+            threads[0].start()
+            time.sleep(0.5)
+        return fetch(*given)
+
+    monkeypatch.setattr(remote, "_fetch", slowly)
+    fetched.append(pull(url, tmp_path / "two"))
+    threads[0].join()
+    assert sorted(fetched) == [0, 1] and len(SignalStore.open(tmp_path / "two", verify=True)) == 40
+    assert not list((tmp_path / "two").glob("*.lock"))
+
+
+def test_pulling_token_states_on_other_axes_is_refused(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/copy"
+    one, two = filled(tmp_path / "one", 0, 20), filled(tmp_path / "two", 20, 40)
+    for store, content in ((one, b"these"), (two, b"those")):
+        (store.path / "axes-tokens-2.safetensors").write_bytes(content)
+    push(one.path, url)
+    with pytest.raises(DistilvecError, match=r"lie on other axes than those in .*/two \(axes-tokens-2\.safetensors\)"):
+        pull(url, two.path)
+    assert len(SignalStore.open(two.path)) == 20

@@ -171,3 +171,18 @@ def test_impossible_sizes_are_refused(sentences: list[str], tiny_bert: Path, tmp
         fresh(layers=1, width=32, tokenizer=tmp_path)
     with pytest.raises(DistilvecError, match=r"\b64\b.*\b32\b.*init_from"):
         fresh(layers=1, width=64, tokenizer=tiny_bert, init_from=load_student(tiny_bert, device="cpu"))
+
+
+def test_fresh_student_of_a_left_padding_tokenizer_ignores_padding(tiny_model_folders: dict[str, Path]) -> None:
+    student = fresh(layers=2, width=16, tokenizer=tiny_model_folders["qwen3"], max_length=64)
+    texts = ["a small text", "a much longer text with many more words than the other one has, so that it is padded"]
+    np.testing.assert_allclose(student.encode(texts)[0], student.encode(texts[:1])[0], atol=1e-5)
+
+
+def test_fresh_student_from_teachers_with_other_parameter_names(tiny_model_folders: dict[str, Path]) -> None:
+    for kind in ("distilbert", "gpt2"):
+        teacher = load_student(tiny_model_folders[kind], device="cpu")
+        width = teacher.get_embedding_dimension()
+        assert width is not None
+        student = fresh(layers=1, width=width, tokenizer=tiny_model_folders["bert"], init_from=teacher)
+        assert student.encode(["a text"]).shape == (1, width)

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -40,7 +41,7 @@ def test_the_unused_pooler_is_dropped(real_teacher_folder: Path, sentences: list
     assert (student.encode(sentences[:20]) == plain.encode(sentences[:20])).all()
 
 
-def test_a_model_without_a_pooler_gets_none(tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_model_without_a_pooler_is_opened_without_one(tiny_bert: Path, tmp_path: Path) -> None:
     load_student(tiny_bert, device="cpu").save(str(tmp_path / "student"), create_model_card=False)
     names = load_file(tmp_path / "student" / "model.safetensors")
     assert not any("pooler" in name for name in names)
@@ -246,7 +247,7 @@ def test_damaged_weights_are_named(tiny_bert: Path, tmp_path: Path) -> None:
         load_student(empty, device="cpu")
 
 
-def test_adapters_and_optimizers_beside_safetensors_do_not_matter(tiny_bert: Path, tmp_path: Path) -> None:
+def test_adapters_and_optimizers_next_to_safetensors_are_ignored(tiny_bert: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(tiny_bert, tmp_path / "student")
     torch.save({"step": 1}, folder / "optimizer.pt")
     assert load_student(folder, device="cpu").encode(["text"]).shape == (1, 32)
@@ -273,3 +274,34 @@ def test_weights_that_a_class_cuts_out_of_one_tensor_can_be_written_as_a_checkpo
     save_model(student, str(tmp_path / "checkpoint.safetensors"))
     held = load_file(tmp_path / "checkpoint.safetensors")
     assert held.keys() == student.state_dict().keys()
+
+
+def test_decoder_without_a_padding_token_is_padded(tmp_path: Path, tiny_model_folders: dict[str, Path]) -> None:
+    folder = tmp_path / "gpt2"
+    shutil.copytree(tiny_model_folders["gpt2"], folder)
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).is_file():
+            content = json.loads((folder / name).read_text())
+            content.pop("pad_token", None)
+            content.setdefault("eos_token", "</s>")
+            (folder / name).write_text(json.dumps(content))
+    model = load_student(folder, device="cpu")
+    texts = ["a small text", "a longer text, so that the first one has to be padded"]
+    np.testing.assert_allclose(model.encode(texts)[0], model.encode(texts[:1])[0], atol=1e-5)
+
+
+def test_every_trainable_parameter_of_a_vision_student_has_a_gradient(tmp_path: Path) -> None:
+    from transformers import ViTConfig, ViTImageProcessor, ViTModel
+
+    config = ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4
+    )
+    ViTModel(config, use_mask_token=True).save_pretrained(str(tmp_path))
+    ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(str(tmp_path))
+    student = load_student(tmp_path, device="cpu").train()
+    from PIL import Image
+
+    features = student.preprocess([Image.new("RGB", (8, 8), "red")])
+    student(features)["sentence_embedding"].square().sum().backward()
+    left = [name for name, each in student.named_parameters() if each.requires_grad and each.grad is None]
+    assert left == []

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.students.test_ship import TEXTS, read_elsewhere
+from tests.students.shipped import TEXTS, read_elsewhere
 from tests.training.starting import Starter
 from torch.nn import functional
 
@@ -17,8 +18,11 @@ from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import parameters
 from distilvec.students import Seen, load_student, ship, shrink
 from distilvec.students.factorising import factorise
-from distilvec.students.fit_texts import sampled
+from distilvec.students.fit_texts import sampled, token_batches
+from distilvec.students.narrowing import _pooled
 from distilvec.students.refitting import StateMoments, refit
+from distilvec.students.reshaping import Reshaping
+from distilvec.students.shape import Kept, Shape
 
 ALIKE = ["bert", "xlmr", "distilbert", "electra"]
 
@@ -274,3 +278,40 @@ def test_cuts_are_fitted_to_both_sides_of_pairs() -> None:
     chosen = sampled(texts, 1000)
     queries = sum(text.startswith("query") for text in chosen)
     assert len(chosen) == 1000 and 400 < queries < 600 and chosen == sampled(texts, 1000)
+
+
+def test_too_few_texts_for_narrower_blocks_are_refused(tiny_bert: Path) -> None:
+    with pytest.raises(DistilvecError, match="^width: 6 texts are too few"):
+        shrink(load_student(tiny_bert, device="cpu"), embedding=12, width=24, texts=["some text of ours"] * 6)
+
+
+def test_factorised_table_is_factorised_again_in_float64(tiny_bert: Path, sentences: list[str]) -> None:
+    """Beside a model on a GPU stands one of another dtype: what is fitted is float32 on the CPU."""
+    once, _ = shrink(load_student(tiny_bert, device="cpu"), embedding=16, texts=sentences[:20])
+    model: Any = once[0].model
+    state = {name: value.double() for name, value in model.state_dict().items()}
+    cut: Any = SimpleNamespace(
+        shape=Shape(embedding=8), report=Kept(), _count=lambda pieces, _: (torch.ones(pieces), torch.tensor([5, 9]))
+    )
+    Reshaping._factorise(cut, state, model.config)
+    assert state["embeddings_project.weight"].shape == (32, 8) and cut.report.embedding > 0
+
+
+def test_token_batches_of_left_padded_texts(tiny_model_folders: dict[str, Path]) -> None:
+    model = load_student(tiny_model_folders["qwen3"], device="cpu")
+    assert model.tokenizer.padding_side == "left"
+    texts = ["a cat", "a cat sleeps under the table " * 5]
+    (batch,) = token_batches(model, texts, 6)
+    assert batch["input_ids"].shape == (2, 6) and batch["attention_mask"].any(dim=1).all()
+    whole = model.preprocess(texts[:1])["input_ids"][0]
+    assert torch.equal(batch["input_ids"][0][batch["attention_mask"][0].bool()], whole[-6:])
+
+
+def test_narrowing_reads_the_source_without_dropout(tiny_bert: Path) -> None:
+    model, texts = load_student(tiny_bert, device="cpu"), ["a cat", "a dog that barks"]
+    model.train()
+    model[0].model.embeddings.eval()
+    with torch.no_grad():
+        first, again = (_pooled(model, list(model.children()), texts) for _ in range(2))
+    assert torch.equal(first, again)
+    assert model.training and model[0].model.encoder.training and not model[0].model.embeddings.training

@@ -12,6 +12,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Module
 from tests.disk import full_beyond
+from tests.students.shipped import TEXTS, read_elsewhere
 from tests.training.starting import Starter
 from torch import nn
 
@@ -20,37 +21,6 @@ from distilvec.modules.blocks import parameters
 from distilvec.students import fresh, in_teacher_space, load_student, router, ship, shrink
 
 KINDS = ["bert", "xlmr", "modernbert", "qwen3", "mistral"]
-TEXTS = ["hello", "The train to Zürich leaves from platform 7 at 14:32.", "東京は今日も雨です。", ""]
-
-# Opens every folder with plain sentence-transformers; distilvec cannot be imported, and code of others may not run.
-READER = """
-import json, sys
-try:
-    import distilvec
-except ImportError:
-    pass
-else:
-    raise SystemExit("distilvec can be imported here")
-import numpy, torch
-from sentence_transformers import SentenceTransformer
-out, texts, folders = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
-torch.set_num_threads(1)
-found = {}
-for number, folder in enumerate(folders):
-    model = SentenceTransformer(folder, device="cpu", trust_remote_code=False)
-    routed = type(model[0]).__name__ == "Router"
-    found[f"{number}-query"] = model.encode_query(texts) if routed else model.encode(texts)
-    found[f"{number}-document"] = model.encode_document(texts) if routed else model.encode(texts)
-    found[f"{number}-parameters"] = sum(p.numel() for p in model.parameters())
-numpy.savez(out, **found)
-"""
-
-
-def read_elsewhere(start: Starter, folders: list[Path], tmp_path: Path) -> dict[str, np.ndarray]:
-    out = tmp_path / "read.npz"
-    told = start.elsewhere(READER, out, json.dumps(TEXTS), *folders, place=tmp_path)
-    assert "LOAD REPORT" not in told  # transformers prints one when it has to make weights up
-    return dict(np.load(out))
 
 
 def linear(width: int, to: int) -> nn.Linear:
@@ -198,3 +168,18 @@ def test_what_would_not_load_is_refused(tiny_bert: Path, tmp_path: Path) -> None
     with pytest.raises(DistilvecError, match=r"module 2\b.*\bForeign\b"):
         ship(student, tmp_path / "student")
     assert not (tmp_path / "student").exists()
+
+
+def test_shipping_over_a_student_keeps_other_files(
+    tiny_bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    student = load_student(tiny_bert, device="cpu")
+    for _ in range(2):
+        ship(student, tmp_path / "student")
+        (tmp_path / "student/README.md").touch()
+        assert [file.name for file in tmp_path.iterdir()] == ["student"], "nothing but a student: it is replaced"
+    (tmp_path / "student/onnx").mkdir()
+    (tmp_path / "student/onnx/model.onnx").write_text("mine")
+    ship(student, tmp_path / "student")
+    assert (tmp_path / "student.before-1/onnx/model.onnx").read_text() == "mine" and "before-1" in caplog.text
+    SentenceTransformer(str(tmp_path / "student"), device="cpu")

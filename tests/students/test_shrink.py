@@ -8,14 +8,17 @@ import logging
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tests.students.architectures import SMALL, saved
+from transformers import LongformerConfig, LongformerModel, Olmo2Config, Olmo2Model
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, parameters
-from distilvec.students import StudentTap, load_student, shrink
+from distilvec.students import StudentTap, load_student, ship, shrink
 from distilvec.students.shrink import choose_layers
 
 KINDS = ["bert", "xlmr", "modernbert", "qwen3", "mistral"]
@@ -127,3 +130,23 @@ def test_impossible_choices_are_refused(tiny_bert: Path) -> None:
     static = SentenceTransformer(modules=[StaticEmbedding(source.tokenizer.backend_tokenizer, embedding_dim=8)])
     with pytest.raises(DistilvecError, match=r"\(StaticEmbedding\)"):
         shrink(static, layers=1)
+
+
+def test_longformer_is_shrunk(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:
+    config = LongformerConfig(
+        vocab_size=400, attention_window=[8, 8, 16], pad_token_id=0, **SMALL | {"num_hidden_layers": 3}
+    )
+    source = saved(LongformerModel(config), tiny_bert, tmp_path / "longformer").eval()
+    student, report = shrink(source, layers=[1, 3], inner=1024, texts=sentences)
+    assert student[0].model.config.attention_window == [8, 16]
+    assert len(report.kept.inner) == 2 and min(report.kept.inner) > 0.5
+    ship(student, tmp_path / "student")
+    shipped = SentenceTransformer(str(tmp_path / "student"), device="cpu")
+    np.testing.assert_allclose(shipped.encode(sentences), student.encode(sentences), atol=1e-6)
+
+
+def test_heads_that_do_not_fit_the_class_are_refused(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:
+    config = Olmo2Config(vocab_size=400, intermediate_size=64, pad_token_id=0, **SMALL)
+    source = saved(Olmo2Model(config), tiny_bert, tmp_path / "olmo")
+    with pytest.raises(DistilvecError, match="does not fit into its class, Olmo2Model.* Make another cut"):
+        shrink(source, heads=1, texts=sentences)

@@ -11,6 +11,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
+from tests.students.architectures import SMALL, opt, saved
+from transformers import AutoTokenizer, LongformerConfig, LongformerModel
 
 from distilvec.errors import DistilvecError
 from distilvec.students import StudentTap, load_student
@@ -262,3 +264,44 @@ def test_states_without_gradients_are_refused(tiny_model_folders: dict[str, Path
     student.append(Dense(32, 8))
     with pytest.raises(DistilvecError, match="gradient_checkpointing_kwargs to use_reentrant: false"):
         StudentTap(student)(features_of(student, sentences[:2]), views=1, layers=True)
+
+
+def test_layers_of_blocks_that_pad_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    size = len(AutoTokenizer.from_pretrained(str(tiny_bert)))
+    config = LongformerConfig(
+        vocab_size=size, intermediate_size=64, attention_window=16, max_position_embeddings=80, pad_token_id=0, **SMALL
+    )
+    student = saved(LongformerModel(config), tiny_bert, tmp_path / "long")
+    tap = StudentTap(student)
+    features = student.preprocess(["one short text", "two"])
+    with pytest.raises(DistilvecError, match="its layers cannot be read"):
+        tap(features, 1, layers=True)
+    assert tap(features, 1).embedding.shape == (1, 2, 32), "its vector can"
+
+
+def test_layers_are_refused_if_layerdrop_skips_blocks(tiny_bert: Path, tmp_path: Path) -> None:
+    """What comes after a dropped block would stand under the number of the block before."""
+    student = opt(tiny_bert, tmp_path, layerdrop=0.5)
+    tap, features = StudentTap(student), student.preprocess(["one short text", "two"])
+    student.train()
+    torch.manual_seed(0)
+    with pytest.raises(DistilvecError, match=r"blocks showed their states.*layerdrop"):
+        for _ in range(20):
+            tap(features, 1, layers=True)
+    student.eval()
+    found = tap(features, 1, layers=True).layers
+    assert found is not None and len(found[0]) == SMALL["num_hidden_layers"]
+
+
+def test_attention_maps_with_dropout_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    from transformers import XLMConfig, XLMModel
+
+    size = len(AutoTokenizer.from_pretrained(str(tiny_bert)))
+    config = XLMConfig(vocab_size=size, emb_dim=32, n_layers=2, n_heads=2, attention_dropout=0.5, pad_index=0)
+    student = saved(XLMModel(config), tiny_bert, tmp_path / "xlm")
+    tap, features = StudentTap(student), student.preprocess(["one short text", "two"])
+    student.eval()
+    assert (tap(features, 1, attention=[1]).attention[1].sum(-1) - 1).abs().max() < 1e-3
+    student.train()
+    with pytest.raises(DistilvecError, match="no attention map of layer 1"):
+        tap(features, 1, attention=[1])

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from tests.students.architectures import saved
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import T5Config, T5EncoderModel
 
 from distilvec.corpus import join_pair, split_pair
 from distilvec.errors import DistilvecError
-from distilvec.students import load_student, reshaping, shrink
+from distilvec.students import load_student, reshaping, ship, shrink
 from distilvec.students.factorising import factorise
 from distilvec.students.fresh import train_tokenizer
 from distilvec.students.static import count_pieces
@@ -231,3 +233,17 @@ def test_the_two_texts_of_a_joint_item_are_read_apart(tiny_bert: Path, monkeypat
     [(use, lengths)] = used
     assert use[tokenizer.convert_tokens_to_ids(words)].tolist() == [1] * 12
     assert lengths.tolist() == [len(tokenizer(*split_pair(item))["input_ids"]) for item in items]
+
+
+def test_vocabulary_of_a_table_with_two_names_is_cut(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "pad_token_id": 0}
+    source = saved(T5EncoderModel(T5Config(vocab_size=400, **sizes)), tiny_bert, tmp_path / "t5").eval()
+    student, report = shrink(source, vocabulary=300, texts=sentences)
+    assert report.vocabulary_after == len(student.tokenizer) == 300
+    pieces = set(student.tokenizer.get_vocab())
+    same = [text for text in sentences if set(source.tokenizer.tokenize(text)) <= pieces]
+    assert len(same) > 5
+    np.testing.assert_allclose(student.encode(same), source.encode(same), atol=1e-5)
+    ship(student, tmp_path / "student")
+    shipped = SentenceTransformer(str(tmp_path / "student"), device="cpu")
+    np.testing.assert_allclose(shipped.encode(sentences), student.encode(sentences), atol=1e-6)

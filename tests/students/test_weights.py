@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from tests.elsewhere import opened_saved_and_opened
-from tests.modules.test_cifar_resnet import data_uri
-from tests.modules.test_image_networks import network as image_network
-from tests.modules.test_image_networks import tensors_of as image_tensors
+from tests.modules.networks import network as image_network
+from tests.modules.networks import tensors_of as image_tensors
+from tests.modules.pictures import data_uri
 from tests.shared import SMALL
-from tests.teachers.test_molecule import NAMES, SMILES, tensors_of, vae_tensors
+from tests.teachers.molecules import NAMES, SMILES, tensors_of, vae_tensors
 from tests.training.starting import Starter
 
 from distilvec.errors import DataError, DistilvecError
@@ -131,7 +131,7 @@ def test_the_chemical_vae_is_a_student_of_molecules(tmp_path: Path) -> None:
         student.encode(["CCO"], prompt="query: ")
 
 
-def test_what_is_no_student_is_said(tmp_path: Path) -> None:
+def test_weight_files_without_a_student_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.safetensors"):
         load_student(tmp_path / "gone.safetensors")
     (tmp_path / "prose.safetensors").write_text("nothing of the kind")

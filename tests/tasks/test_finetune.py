@@ -19,6 +19,7 @@ from tests.tasks import labelled
 from tests.training.starting import Starter
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.files import alone_in
 from distilvec.flow.finetune import _digest, finetune, finetune_scores
 from distilvec.recipe import Recipe, TrainingSection
 from distilvec.report import Record
@@ -305,7 +306,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_trained(
 
 
 @pytest.mark.parametrize("names", [["notes.txt"], ["digest", "notes.txt"], ["digest"]])
-def test_somebody_elses_folder_at_the_place_of_its_work_stays(
+def test_a_foreign_folder_at_the_place_of_its_work_stays(
     tmp_path: Path, tiny_bert: Path, files: dict[str, Path], names: list[str]
 ) -> None:
     work = tmp_path / ".out.finetune"
@@ -333,3 +334,13 @@ def test_the_folder_that_one_stands_in_takes_the_model(
     assert finetune(tiny_bert, files["train"], ".", training={"epochs": 1, "batch_size": 64}) == tmp_path / "here"
     assert (tmp_path / "here" / "modules.json").exists()
     assert [file.name for file in tmp_path.iterdir()] == ["here"] and "before-1" not in caplog.text
+
+
+def test_finetune_refuses_a_busy_folder(tmp_path: Path, tiny_bert: Path) -> None:
+    rows = [{"text": f"row {number}", "label": "ab"[number % 2]} for number in range(8)]
+    work = tmp_path / ".model.finetune"
+    work.mkdir()
+    (work / ".distilvec.json").write_text(json.dumps({"made_by": "distilvec", "files": {"output": ["student"]}}))
+    with alone_in(tmp_path, ".model.finetune.lock"), pytest.raises(DistilvecError, match="another run is at work"):
+        finetune(tiny_bert, rows, tmp_path / "model", training={"max_steps": 1, "use_cpu": True})
+    assert work.is_dir()

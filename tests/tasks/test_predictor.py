@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from sentence_transformers import SentenceTransformer
 from tests.tasks import labelled
 
@@ -16,11 +19,14 @@ import distilvec
 from distilvec.corpus import join_pair
 from distilvec.errors import DataError, DistilvecError
 from distilvec.flow.finetune import finetune, finetune_scores
+from distilvec.flow.judge import predictor_of
+from distilvec.modules.cifar_resnet import CifarResNet, image_model
 from distilvec.modules.kernel_head import GaussianKernels
 from distilvec.modules.task_head import TaskHead
-from distilvec.students import load_student, ship
+from distilvec.students import StudentTap, load_student, ship
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
+from distilvec.teachers import load_teacher
 from distilvec.teachers.cards import licence_of
 
 PAIRS = [("A man sings.", "A person sings loudly, on and on."), ("Why?", "Because."), ("A cat.", "A dog.")]
@@ -54,7 +60,7 @@ def test_separate_pairs_give_the_cosine_in_units_of_the_scores(model: SentenceTr
     np.testing.assert_allclose(predictor.predict(PAIRS), 5 * (first * second).sum(-1), atol=1e-4)
 
 
-def test_answers_are_without_dropout_and_training_goes_on_with_it(model: SentenceTransformer) -> None:
+def test_answers_are_without_dropout_and_training_keeps_it(model: SentenceTransformer) -> None:
     head = TaskHead(384, labels=["no", "yes"], dropout=0.5).train()
     answers = [Predictor(model, head).logits(["a text", "another"]) for _ in range(2)]
     assert np.array_equal(*answers) and head.training
@@ -169,3 +175,30 @@ def test_examples_are_read_as_they_are(tmp_path: Path) -> None:
         read_examples([{"text": "", "label": 1}], "text", "label")
     with pytest.raises(DistilvecError, match=r"^text: .*\b3\b"):
         read_examples(file, ["a", "b", "c"], "score")
+
+
+def test_finetuned_teacher_is_scored_with_its_prompt(tiny_bert: Path) -> None:
+    teacher = load_teacher(model=tiny_bert, prompt="query: ", device="cpu")
+    model: Any = teacher.model  # type: ignore[attr-defined]
+    head = TaskHead(model.get_embedding_dimension(), labels=["a", "b"])
+    texts = ["one text", "another one"]
+    plain = predictor_of(SimpleNamespace(model=model, prompt="", wake=lambda: None), head)
+    expected = plain.logits([f"query: {text}" for text in texts])
+    np.testing.assert_allclose(predictor_of(teacher, head).logits(texts), expected, atol=1e-5)
+
+
+def test_predictor_on_an_image_model(tmp_path: Path) -> None:
+    Image.new("RGB", (32, 32), (200, 10, 10)).save(tmp_path / "red.png")
+    model = image_model(CifarResNet(depth=8, width=4))
+    width = StudentTap(model).info.width
+    predictor = Predictor(model, TaskHead(width, labels=["red", "green"]))
+    assert predictor.predict([str(tmp_path / "red.png")])[0] in ("red", "green")
+    with pytest.raises(DataError, match=rf"width {width + 1}\b.*\b{width}\b"):
+        Predictor(model, TaskHead(width + 1, labels=["red", "green"]))
+
+
+def test_head_reads_whole_vectors_of_a_model_with_truncate_dim(tiny_bert: Path) -> None:
+    model = load_student(tiny_bert, device="cpu")
+    model.truncate_dim = 8
+    assert Predictor(model, TaskHead(32, labels=["a", "b"])).logits(["a text"]).shape == (1, 2)
+    assert model.truncate_dim == 8

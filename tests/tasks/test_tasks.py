@@ -36,7 +36,7 @@ def test_classification_is_cross_entropy_per_item_and_view() -> None:
     assert task(embedding).shape == (2, 5, 3) and task.counted() is None
 
 
-def test_a_recipes_dropout_reaches_the_head_and_a_cosine_has_none() -> None:
+def test_dropout_of_a_recipe_reaches_the_head() -> None:
     assert build_task(section("classification"), 4, np.array([0, 1])).head.dropout == 0.0
     assert build_task(section("pairs", dropout=0.1), 4, np.array([0, 1])).head.dropout == 0.1
     assert build_task(section("similarity", dropout=0.2), 4, np.array([0.0, 1])).head.dropout == 0.2
@@ -178,3 +178,10 @@ def test_sections_and_labels_that_do_not_go_together() -> None:
         build_task(section("classification"), 4, np.array([0, 0]), ["animal"])
     with pytest.raises(DataError, match=r'^test\.jsonl: "card_lst" .*\b2 classes.*"card_lost"'):
         encode_labels(["card_lst"], ["card_lost", "top_up"], "test.jsonl")
+
+
+@pytest.mark.parametrize("label", ["007", "7e0", " 7", "7.5", "inf"])
+def test_code_that_looks_like_a_number_is_not_another_class(label: str) -> None:
+    with pytest.raises(DataError, match="is none of the 2 classes"):
+        encode_labels([label], ["7", "8"], "f.csv")
+    assert encode_labels(["7.0", 7.0, "8.00", 8, "7"], ["7", "8"], "f.csv").tolist() == [0, 0, 1, 1, 0]

@@ -180,7 +180,7 @@ def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("made", ["Encoder()", "SentenceTransformer(FOLDER, device='cpu')"])
-def test_a_model_that_is_named_instead_of_a_function_is_told_to_name_its_method(
+def test_a_model_object_named_as_function_is_refused_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_bert: Path, made: str
 ) -> None:
     module = f"distilvec_test_models_{len(made)}"
@@ -323,7 +323,7 @@ def test_a_neighbour_may_be_imported_when_the_function_is_called(
     assert sys.path == path
 
 
-def test_a_tensor_that_needs_gradients_is_told() -> None:
+def test_a_tensor_that_requires_gradients_is_refused() -> None:
     with pytest.raises(DataError, match=r"rows of numbers were expected, found Tensor: .*requires grad"):
         load_teacher(call=lambda texts: torch.ones(len(texts), 2, requires_grad=True))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -17,6 +19,7 @@ import torch
 from distilvec.scorers.load import load_scorer
 from distilvec.teachers import carried as module
 from distilvec.teachers import load_teacher
+from distilvec.teachers.cards import fingerprint
 from distilvec.teachers.carried import carried
 
 
@@ -211,7 +214,7 @@ def test_a_closure_is_the_teacher_that_it_was(tmp_path: Path) -> None:
     assert mark(function) == "2fc923c39f431ba7e276eb1abe81e58d"
 
 
-def test_a_network_that_was_told_already_is_told_once(tmp_path: Path) -> None:
+def test_a_network_counts_once_in_the_fingerprint(tmp_path: Path) -> None:
     text = """
         def embed(texts, m=MODEL):
             MODEL.eval()
@@ -279,3 +282,46 @@ def test_a_large_array_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_digest_of_an_array_is_that_of_its_bytes(given: np.ndarray) -> None:
     told = f"{given.dtype}{given.shape}".encode() + np.ascontiguousarray(given).tobytes()
     assert module._digest([("", given)]) == hashlib.blake2b(told, digest_size=16).hexdigest()
+
+
+def lengths(texts: list[str], scale: float = 1.0) -> np.ndarray:
+    return np.array([[scale * len(text), text.count("e"), 1.0] for text in texts], np.float32)
+
+
+def turned(texts: list[str], scale: float = 1.0) -> np.ndarray:
+    return np.array([[1.0, text.count("e"), scale * len(text)] for text in texts], np.float32)
+
+
+def wrapping(function: Any) -> Any:
+    def wrapped(texts: list[str]) -> np.ndarray:
+        return np.asarray(function(texts))
+
+    return wrapped
+
+
+class Held:
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        return np.asarray(self.function(texts))
+
+
+@pytest.mark.parametrize("hold", [partial(partial, scale=2.0), wrapping, Held])
+def test_wrapped_function_is_part_of_the_fingerprint(hold: Any) -> None:
+    marks = [load_teacher(call=hold(function)).card.fingerprint for function in (lengths, turned, lengths)]
+    assert marks[0] != marks[1] and marks[0] == marks[2]
+
+
+def test_arguments_of_a_named_partial_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scaled(texts: list[str], by: float) -> np.ndarray:
+        return by * lengths(texts)
+
+    def card(function: Any) -> Any:
+        monkeypatch.setitem(sys.modules, "distilvec_test_named", SimpleNamespace(embed=function))
+        return load_teacher(call="distilvec_test_named:embed").card.fingerprint
+
+    assert card(functools.partial(scaled, by=1.0)) == card(functools.partial(scaled, by=1.0))
+    assert card(functools.partial(scaled, by=1.0)) != card(functools.partial(scaled, by=2.0))
+    as_always = fingerprint("distilvec_test_named:embed", inspect.getsource(lengths), "", 3)
+    assert card(lengths) == as_always, "a plain function's store stays valid"

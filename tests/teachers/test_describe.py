@@ -7,12 +7,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from tests.functions import lengths
+from tests.teachers.serving import serving
 from torch import nn
 
-from distilvec.teachers import TextTeacher, batch_invariance, check_teacher, describe
+from distilvec.teachers import TextTeacher, batch_invariance, check_teacher, describe, load_teacher
 from distilvec.teachers.families import family_of
 
 
@@ -148,7 +152,7 @@ def test_families_that_want_a_prompt(source: str, name: str) -> None:
     "source",
     ["BAAI/bge-m3", "sentence-transformers/all-MiniLM-L6-v2", "thenlper/gte-base", "bert-base-uncased", "/tmp/model"],
 )
-def test_families_that_want_none(source: str) -> None:
+def test_families_without_prompts(source: str) -> None:
     assert family_of(source) is None
 
 
@@ -167,3 +171,24 @@ def test_vectors_that_overflow_in_float16_are_not_laid_to_the_mask(tiny_bert: Pa
     assert "NaN or infinity in float16" in warning
     assert "dtype to bfloat16 or float32" in warning
     assert "mask" not in warning
+
+
+def test_size_of_a_teacher_is_the_size_of_its_files(tiny_bert: Path, tmp_path: Path) -> None:
+    model = SentenceTransformer(str(tiny_bert), device="cpu").to(torch.bfloat16)
+    model.save_pretrained(str(tmp_path / "half"))
+    files = sum(file.stat().st_size for file in (tmp_path / "half").rglob("*.safetensors"))
+    card = load_teacher(model=tmp_path / "half", device="cpu").card
+    assert card.size_bytes == files and card.parameters is not None and files < 3 * card.parameters
+
+
+def test_invariance_check_keeps_the_batch_size(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    def noted(texts: list[str]) -> np.ndarray:
+        sizes.append(len(texts))
+        return lengths(texts)
+
+    assert batch_invariance(load_teacher(call=noted, batch_size=2)).passed and max(sizes) == 2
+    with serving() as service:
+        assert batch_invariance(load_teacher(api={"url": service.url, "model": "m"}, batch_size=2)).passed
+        assert max(len(body["input"]) for body in service.bodies) == 2

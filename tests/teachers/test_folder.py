@@ -215,7 +215,7 @@ def test_a_type_of_weights_that_torch_has(value: object, copy: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["[]", "5", "null", '"text"'])
-def test_a_configuration_that_is_no_object(content: str, copy: Path) -> None:
+def test_a_configuration_that_is_not_an_object_is_refused(content: str, copy: Path) -> None:
     (copy / "config.json").write_text(content)
     for door in (lambda: load_teacher(model=copy), lambda: load_student(copy)):
         with pytest.raises(DataError, match=r"/config\.json: these are no settings"):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tests.shared import SHARED, SMALL, needs_shared
+from tests.teachers.molecules import FEATURES, LAYERS, NAMES, SMILES, WIDTH, tensors_of, vae_tensors
 from torch import Tensor
 
 pytest.importorskip("rdkit")
@@ -20,60 +21,6 @@ from rdkit import Chem
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.teachers.molecule import MoleculeTeacher, descriptors, molecule_teacher, morgan
-
-SMILES = ["C", "CCO", "C/C=C/C(=O)O", "C[C@H](N)C(=O)O", "Cc1ccccc1C#N", "[Na+].[Cl-]", "*CC", "C[C@@H](O)/C=C\\F"]
-LAYERS, WIDTH, FEATURES = 3, 6, 5
-NAMES = {"gcn": "mol_gcn", "graphsage": "mol_graphsage", "gat": "mol_gat", "molclr": "mol_molclr_gcn"}
-
-
-def tensors_of(kind: str) -> dict[str, Tensor]:
-    """Random weights with the layout of the files, matrices in half precision."""
-    torch.manual_seed(0)
-    edge = {"gat": 2 * WIDTH, "molclr": 1}.get(kind, WIDTH)
-    found = {
-        "x_embedding1.weight": torch.randn(119 if kind == "molclr" else 120, WIDTH),
-        "x_embedding2.weight": torch.randn(3, WIDTH),
-    }
-    for layer in range(LAYERS):
-        own = {
-            "edge_embedding1.weight": torch.randn(5 if kind == "molclr" else 6, edge),
-            "edge_embedding2.weight": torch.randn(3, edge),
-        }
-        if kind == "gat":
-            own |= {
-                "weight_linear.weight": torch.randn(2 * WIDTH, WIDTH),
-                "weight_linear.bias": torch.randn(2 * WIDTH),
-                "att": torch.randn(1, 2, 2 * WIDTH),
-                "bias": torch.randn(WIDTH),
-            }
-        elif kind == "molclr":
-            own |= {"weight": torch.randn(WIDTH, WIDTH), "bias": torch.randn(WIDTH)}
-        else:
-            own |= {"linear.weight": torch.randn(WIDTH, WIDTH), "linear.bias": torch.randn(WIDTH)}
-        norm = {
-            "weight": torch.rand(WIDTH) + 0.5,
-            "bias": torch.randn(WIDTH),
-            "running_mean": torch.randn(WIDTH),
-            "running_var": torch.rand(WIDTH) + 0.5,
-        }
-        found |= {f"gnns.{layer}.{key}": tensor for key, tensor in own.items()}
-        found |= {f"batch_norms.{layer}.{key}": tensor for key, tensor in norm.items()}
-    if kind == "molclr":
-        found |= {"feat_lin.weight": torch.randn(FEATURES, WIDTH), "feat_lin.bias": torch.randn(FEATURES)}
-    return {key: tensor.half() if tensor.ndim > 1 else tensor for key, tensor in found.items()}
-
-
-def vae_tensors() -> dict[str, Tensor]:
-    torch.manual_seed(0)
-    found = {}
-    for name, shape in (("conv0", (9, 35, 9)), ("conv1", (9, 9, 9)), ("conv2", (10, 9, 11))):
-        found |= {f"{name}.weight": torch.randn(shape) / 9, f"{name}.bias": torch.randn(shape[0])}
-    for name, shape in (("dense", (196, 940)), ("z_mean", (196, 196))):
-        found |= {f"{name}.weight": torch.randn(shape) / 14, f"{name}.bias": torch.randn(196)}
-    for name, size in (("bn0", 9), ("bn1", 9), ("bn2", 10), ("bn_dense", 196)):
-        found |= {f"{name}.weight": torch.rand(size) + 0.5, f"{name}.running_var": torch.rand(size) + 0.5}
-        found |= {f"{name}.bias": torch.randn(size), f"{name}.running_mean": torch.randn(size)}
-    return found
 
 
 def write(folder: Path, kind: str, tensors: dict[str, Tensor] | None = None) -> Path:
@@ -268,7 +215,7 @@ def test_files_that_are_something_else(tmp_path) -> None:
         molecule_teacher(write(tmp_path, "gcn", narrow))
 
 
-def test_gcn_and_graphsage_are_told_by_name_alone(tmp_path) -> None:
+def test_gcn_and_graphsage_are_distinguished_by_file_name(tmp_path) -> None:
     assert molecule_teacher(write(tmp_path, "graphsage")).kind == "graphsage"
     path = tmp_path / "model.safetensors"
     save_file(tensors_of("gcn"), path)
@@ -282,7 +229,7 @@ def test_gcn_and_graphsage_are_told_by_name_alone(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "hello", "C1CC", "CCO and more"])
-def test_what_is_no_molecule_is_named(wrong: str, tmp_path, capfd) -> None:
+def test_an_invalid_molecule_is_named(wrong: str, tmp_path, capfd) -> None:
     save_file(vae_tensors(), tmp_path / "vae.safetensors")
     for teacher in (
         molecule_teacher(write(tmp_path, "gcn")),

@@ -88,7 +88,7 @@ def test_retry_after_is_obeyed_by_all_threads(said: str) -> None:
 
 
 @pytest.mark.parametrize("said", ["0", "past"])
-def test_a_retry_after_that_says_now_is_no_reason_to_hurry(said: str) -> None:
+def test_a_retry_after_of_zero_still_waits(said: str) -> None:
     waits: list[float] = []
     after = formatdate(time.time() - 60, usegmt=True) if said == "past" else said
     with serving(lambda number, texts: {"retry_after": after} if number < 3 else None) as service:
@@ -146,7 +146,7 @@ def test_it_stops_where_the_service_refuses_more_than_some_texts(fault: str) -> 
             teacher_of(service, batch_size=8, concurrency=1).encode(TEXTS)
 
 
-def test_teaching_goes_on_without_a_refused_text_and_asks_for_it_the_next_time(tmp_path: Path, tiny_bert: Path) -> None:
+def test_teaching_skips_a_refused_text_and_asks_again_next_time(tmp_path: Path, tiny_bert: Path) -> None:
     texts = [f"row {number} says {'so' * number}" for number in range(8)]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     refused = {texts[6]}
@@ -161,7 +161,7 @@ def test_teaching_goes_on_without_a_refused_text_and_asks_for_it_the_next_time(t
     assert not (tmp_path / "out/stores/big/answers").exists()
 
 
-def test_halves_that_came_beside_a_broken_one_are_not_paid_for_again(tmp_path: Path, tiny_bert: Path) -> None:
+def test_good_halves_of_a_split_request_are_not_requested_again(tmp_path: Path, tiny_bert: Path) -> None:
     texts = [f"row {number} says {'so' * number}" for number in range(8)]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     broken = {texts[6]}
@@ -209,7 +209,7 @@ def test_what_judging_has_paid_for_is_kept_when_it_fails(tmp_path: Path, tiny_be
     assert not (tmp_path / "out/stores/big/judging/answers").exists()
 
 
-def test_batches_hold_so_many_texts_and_tokens() -> None:
+def test_batches_respect_the_limits_of_texts_and_tokens() -> None:
     with serving() as service:
         teacher_of(service, batch_size=50, tokens_per_request=60).encode(TEXTS)
         sizes = [len(body["input"]) for body in service.bodies[1:]]
@@ -241,7 +241,7 @@ def test_the_pace_is_kept_by_all_together(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_answers_outlive_their_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distilvec.teachers.answers._ROTATE_ROWS", 4)
+    monkeypatch.setattr("distilvec.teachers.answers.ROTATE_ROWS", 4)
     keys = [bytes([number] * 16) for number in range(12)]
     vectors = np.arange(36, dtype=np.float32).reshape(12, 3)
     first = Answers(tmp_path, "ab" * 16, 3).__enter__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 from tests.teachers.serving import Service, serving, vector
 
 from distilvec.errors import DataError, EnvironmentProblem
+from distilvec.teachers import answers as answers_module
 from distilvec.teachers import endpoint, load_teacher
+from distilvec.teachers.answers import Answers
 from distilvec.teachers.embeddings import UnreadableError, read_embeddings, read_failure, scattered
 from distilvec.teachers.endpoint import Endpoint
 
@@ -48,7 +51,7 @@ def test_base64_that_does_not_fit_names_the_encoding(dimensions: int | None, kin
         teacher_of(service, encoding="base64", attempts=1, dimensions=dimensions)
 
 
-def test_base64_that_nobody_asked_for_is_used_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_unrequested_base64_is_decoded_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     with serving(lambda number, texts: "packed") as service:
         assert same(teacher_of(service).encode(TEXTS[:9]), TEXTS[:9])
         assert [body.get("encoding_format") for body in service.bodies[:3]] == [None, "float", None]
@@ -56,7 +59,7 @@ def test_base64_that_nobody_asked_for_is_used_and_said(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("width", [32, 384, 3072])
-def test_numbers_of_another_precision_are_told_by_their_exponents(width: int) -> None:
+def test_another_precision_is_recognised_by_the_exponents(width: int) -> None:
     rng = np.random.default_rng(0)
     for scale in (1e-3, 1.0, 300.0):
         real = (rng.standard_normal(width) * scale).astype(np.float32)
@@ -208,7 +211,7 @@ def test_several_at_once_find_the_same_limit() -> None:
     assert max(sizes[-60:]) <= 10 and sum(size > 10 for size in sizes) <= 4 * 3
 
 
-def test_a_text_that_is_refused_is_no_limit(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_text_is_not_taken_for_a_limit(caplog: pytest.LogCaptureFixture) -> None:
     bad = {TEXTS[3]}
     with serving(lambda number, texts: 413 if bad & {*texts} else None) as service:
         teacher_of(service, concurrency=1).encode(TEXTS)
@@ -216,7 +219,7 @@ def test_a_text_that_is_refused_is_no_limit(caplog: pytest.LogCaptureFixture) ->
     assert sizes[-3:] == [64, 64, 8] and "batch_size" not in caplog.text
 
 
-def test_long_texts_that_are_too_much_together_are_no_limit(caplog: pytest.LogCaptureFixture) -> None:
+def test_long_texts_that_are_too_much_together_set_no_limit(caplog: pytest.LogCaptureFixture) -> None:
     texts = [*TEXTS[:64], *(text * 20 for text in TEXTS[:64]), *TEXTS[64:128]]
     with serving(lambda number, asked: 413 if sum(map(len, asked)) > 12_000 else None) as service:
         assert same(teacher_of(service, concurrency=1).encode(texts), texts)
@@ -238,7 +241,7 @@ def test_what_came_before_a_broken_part_is_kept() -> None:
 
 @pytest.mark.parametrize("fault", ["drip", "drip from the first byte"])
 def test_a_whole_answer_comes_in_time_or_not_at_all(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_WHOLE", 1)
+    monkeypatch.setattr(endpoint, "WHOLE", 1)
     with serving(lambda number, texts: fault) as service:
         started = time.monotonic()
         with pytest.raises(EnvironmentProblem, match=r"^teacher: 2 requests .*whole after 1 s"):
@@ -247,8 +250,29 @@ def test_a_whole_answer_comes_in_time_or_not_at_all(fault: str, monkeypatch: pyt
 
 
 def test_time_is_counted_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_WHOLE", 1)
+    monkeypatch.setattr(endpoint, "WHOLE", 1)
     with serving(seconds=0.1) as service:
         asked = Endpoint(service.url, "m", timeout=1.0, attempts=1)
         for start in range(0, 88, 8):  # together longer than one may take, over one connection
             assert same(asked.embed(TEXTS[start : start + 8]), TEXTS[start : start + 8])
+
+
+def test_answers_folder_is_not_removed_while_another_process_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "answers"
+    one, two = (Answers(folder, "ab" * 16, 3).__enter__() for _ in range(2))
+    one.__exit__(None, None, None)
+    two.add([bytes(16)], np.ones((1, 3), np.float32))
+    two.__exit__(None, None, None)
+    assert len(list(folder.glob("*.bin"))) == 1
+    lock = answers_module.locked
+
+    def after_its_end(file: Path, **options: Any) -> Any:
+        file.with_suffix(".bin").unlink()
+        return lock(file, **options)
+
+    monkeypatch.setattr(answers_module, "locked", after_its_end)
+    with Answers(folder, "ab" * 16, 3) as three:
+        assert len(three) == 0 and not three.left
+    assert not folder.exists()

@@ -148,7 +148,7 @@ def test_default_prompt_of_the_model(tiny_bert: Path, tmp_path: Path, sentences:
     assert np.abs(without.encode(sentences[:10]) - own).max() > 1e-3
 
 
-def test_the_name_of_an_empty_prompt_is_no_prompt(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:
+def test_the_name_of_an_empty_prompt_adds_no_prompt(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:
     model = SentenceTransformer(str(tiny_bert), device="cpu")
     model.prompts, model.default_prompt_name = {"query": "ask: ", "document": ""}, "query"
     model.save(str(tmp_path / "with"))

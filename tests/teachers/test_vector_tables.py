@@ -170,7 +170,7 @@ WRONG: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(("name", "content", "told"), WRONG)
-def test_what_is_no_vector_names_its_row(name: str, content: str, told: str, tmp_path: Path) -> None:
+def test_an_invalid_vector_is_refused_with_its_row(name: str, content: str, told: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=told):
         load_teacher(vectors=tmp_path / name)
@@ -220,3 +220,13 @@ def test_vectors_are_not_held_in_memory(tmp_path: Path) -> None:
     while not isinstance(vectors, np.memmap):
         assert isinstance(vectors.base, np.ndarray)
         vectors = vectors.base
+
+
+def test_unknown_text_column_lists_the_columns(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = tmp_path / "v.parquet"
+    pq.write_table(pa.table({"sentences": ["a", "b"], "vector": [[1.0, 0.0], [0.0, 1.0]]}), file)
+    with pytest.raises(DataError, match='no column "sentence" .*sentences'):
+        load_teacher(vectors=str(file), texts="sentence")

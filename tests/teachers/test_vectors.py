@@ -14,6 +14,7 @@ import torch
 from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError, DistilvecError
 from distilvec.teachers import check_teacher, load_teacher
+from distilvec.teachers.vector_files import read_vectors
 from distilvec.teachers.vectors import VectorsTeacher
 
 
@@ -63,7 +64,7 @@ def test_missing_texts(vectors: np.ndarray, sentences: list[str]) -> None:
     assert "no vector for 50 of 200" in check_teacher(teacher, sentences).warnings[0]
 
 
-def test_a_row_of_nothing_but_nan_is_no_vector(vectors: np.ndarray, sentences: list[str]) -> None:
+def test_a_row_of_nan_is_a_missing_vector(vectors: np.ndarray, sentences: list[str]) -> None:
     holes = vectors.copy()
     holes[[3, 7]] = np.nan
     teacher = load_teacher(vectors=holes, texts=sentences)
@@ -198,3 +199,19 @@ def test_molecules_are_found_however_they_are_written() -> None:
     kept = VectorsTeacher(vectors, texts=texts, modality="molecule", components="keep")
     assert kept.has(["CC(=O)[O-]", "CC(=O)[O-].[Na+]"]).tolist() == [False, True]
     assert VectorsTeacher(vectors, texts=texts).has(["CCO", "OCC"]).tolist() == [False, True]
+
+
+def test_vectors_file_in_a_folder_named_like_a_table(tmp_path: Path) -> None:
+    (tmp_path / "index.parquet").mkdir()
+    np.save(tmp_path / "index.parquet/vectors.npy", np.eye(3, dtype=np.float32))
+    vectors, texts = read_vectors(tmp_path / "index.parquet/vectors.npy", ["a", "b", "c"])
+    assert vectors.shape == (3, 3) and len(texts) == 3
+
+
+def test_item_with_two_vectors_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    teacher = VectorsTeacher(np.eye(3, dtype=np.float32), texts=["shoes", "shoes", "hat"], name="index")
+    assert "1 rows have an item that comes before" in caplog.text
+    assert teacher.encode(["shoes"]).tolist() == [[1, 0, 0]]
+    caplog.clear()
+    VectorsTeacher(np.ones((3, 3), np.float32), texts=["shoes", "shoes", "hat"], name="index")
+    assert not caplog.text

@@ -16,7 +16,7 @@ from distilvec.methods.base import Needs, WantedOfStudent
 from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.students.tap import StudentTap
-from distilvec.training import BucketedBatches, Collator, Distiller, TokenizedCorpus
+from distilvec.training import BucketedBatches, Collator, Distiller, Fitted, Material, Settings, TokenizedCorpus, fit
 from distilvec.training.distributed import join
 from distilvec.training.loop import Loop
 from distilvec.training.sample import make_sample
@@ -83,3 +83,21 @@ def assemble(home: Path, method: str, student: str = "student", rows: int = 40, 
     return Assembled(
         Distiller(given["student"], made, needs), Collator(corpus, tokens, given["sources"]), corpus, train
     )
+
+
+def run(
+    home: Path, out: Path, method: str = "cosine", resume: bool = False, **given: Any
+) -> tuple[dict[str, Any], Fitted]:
+    parts = jobs.parts(home)
+    parts["corpus"].train_rows = parts["corpus"].train_rows[: given.pop("rows", 40)]
+    torch.manual_seed(0)
+    optimizer = OptimizerSection(**given.pop("optimizer", {"lr": 1e-2}))
+    built = build_method(method, given.pop("options", {}), None)
+    learnt = Material(parts["corpus"], parts["teachers"], parts["sources"], evaluate=given.pop("evaluate", None))
+    training = TrainingSection(**{"epochs": 1, "batch_size": 8, "use_cpu": True, **given})
+    fitted = fit(parts["student"], built, learnt, Settings(training, optimizer, out, cache=home), resume=resume)
+    return parts, fitted
+
+
+def weights(parts: dict[str, Any], fitted: Fitted) -> dict[str, torch.Tensor]:
+    return {f"s.{k}": v for k, v in parts["student"].state_dict().items()} | dict(fitted.method.state_dict())

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.test_loop import run, weights
+from tests.training.assembling import assemble, run, weights
+from torch import Tensor
 
 from distilvec.students import load_student
+from distilvec.students.output import StudentOutput
 from distilvec.training import attention as chosen
-from distilvec.training.attention import attention, choose_attention
+from distilvec.training.attention import attention, choose_attention, rehearse
 
 CPU = torch.device("cpu")
 
@@ -81,3 +83,30 @@ def test_both_kernels_give_the_same_vectors_and_the_configuration_comes_back(
             assert abs(student.encode(sentences[:8]) - before).max() < 1e-5
             raise RuntimeError("on purpose")
         assert student[0].model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("content", ["", '{"kernel": ', '{"kernel": "none"}'])
+def test_unreadable_choice_of_attention_is_made_again(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    monkeypatch.setattr(chosen, "_time", lambda student, kernel, step: float(kernel == "sdpa"))
+    (tmp_path / chosen.FILE).write_text(content)
+    student = load_student(tiny_bert, device="cpu")
+    for _ in range(2):
+        kernel = choose_attention(student, lambda: None, tmp_path, steps=1000, device=torch.device("cpu"))
+        assert kernel == "eager"
+    assert [file.name for file in tmp_path.glob("[!.]*")] == [chosen.FILE]
+
+
+def test_kernels_are_tried_on_a_mini_batch(home: Path, tmp_path: Path) -> None:
+    made = assemble(home, "cosine")
+    made.distiller.mini_batch_size = 3
+    loop, tap, sizes = made.loop(tmp_path, {}), made.distiller.tap, []
+
+    def tapped(features: dict[str, Tensor], *args: Any) -> StudentOutput:
+        sizes.append(len(features["input_ids"]))
+        return tap(features, *args)
+
+    made.distiller.tap = tapped
+    rehearse(loop)
+    assert sizes == [3]

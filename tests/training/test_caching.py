@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 from tests import tiny_models
-from torch import Tensor
+from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
 from distilvec.functional import info_nce
+from distilvec.methods.base import Needs
 from distilvec.methods.table import build_method
+from distilvec.modules.cifar_resnet import CifarResNet, image_model
 from distilvec.students import StudentTap, load_student
 from distilvec.students.output import StudentOutput
 from distilvec.students.upcycle import upcycle
@@ -22,8 +25,9 @@ from distilvec.training.caching import in_mini_batches
 from distilvec.training.step import Distiller, Extras
 
 
-def opened(folder: Path) -> StudentTap:
-    return StudentTap(load_student(folder, device="cpu"))
+def opened(folder: Path) -> tuple[SentenceTransformer, StudentTap]:
+    student = load_student(folder, device="cpu")
+    return student, StudentTap(student)
 
 
 def coupled_loss(output: StudentOutput) -> Tensor:
@@ -32,8 +36,7 @@ def coupled_loss(output: StudentOutput) -> Tensor:
     return value if output.layers is None else value + output.layers.pow(2).mean(-1).std()
 
 
-def gradients(tap: StudentTap, observe: Callable[[], StudentOutput]) -> tuple[Tensor, list[Tensor]]:
-    student = tap._modules[0]
+def gradients(student: nn.Module, observe: Callable[[], StudentOutput]) -> tuple[Tensor, list[Tensor]]:
     student.zero_grad()
     loss = coupled_loss(observe())
     loss.backward()
@@ -45,12 +48,12 @@ def gradients(tap: StudentTap, observe: Callable[[], StudentOutput]) -> tuple[Te
 def test_the_gradients_are_those_of_the_whole_batch(
     tiny_model_folders: dict[str, Path], sentences: list[str], kind: str, layers: bool
 ) -> None:
-    tap = opened(tiny_model_folders[kind])
-    features = tap._modules[0].preprocess([text[:200] for text in sentences[:13]])
-    tap._modules[0].eval()
-    whole = gradients(tap, lambda: tap(features, 1, layers))
+    student, tap = opened(tiny_model_folders[kind])
+    features = student.preprocess([text[:200] for text in sentences[:13]])
+    student.eval()
+    whole = gradients(student, lambda: tap(features, 1, layers))
     for size in (1, 4, 12, 13, 100):
-        cached = gradients(tap, lambda size=size: in_mini_batches(tap, features, size, 1, layers))
+        cached = gradients(student, lambda size=size: in_mini_batches(tap, features, size, 1, layers))
         torch.testing.assert_close(cached[0], whole[0], rtol=1e-5, atol=1e-6)
         assert len(cached[1]) == len(whole[1])
         for found, expected in zip(cached[1], whole[1], strict=True):
@@ -58,9 +61,9 @@ def test_the_gradients_are_those_of_the_whole_batch(
 
 
 def test_masks_and_order_are_those_of_the_batch(tiny_bert: Path, sentences: list[str]) -> None:
-    tap = opened(tiny_bert)
-    features = tap._modules[0].preprocess(sentences[:10])
-    tap._modules[0].eval()
+    student, tap = opened(tiny_bert)
+    features = student.preprocess(sentences[:10])
+    student.eval()
     whole, cached = tap(features, 2, True), in_mini_batches(tap, features, 3, 2, True)
     for name in ("embedding", "layers", "mask", "content"):
         torch.testing.assert_close(getattr(cached, name), getattr(whole, name), rtol=1e-4, atol=1e-5)
@@ -68,10 +71,10 @@ def test_masks_and_order_are_those_of_the_batch(tiny_bert: Path, sentences: list
 
 def test_both_passes_have_the_same_dropout(tmp_path: Path, sentences: list[str]) -> None:
     """The gradient is the derivative of the value: a step against it does what the gradient says."""
-    tap = opened(tiny_models.build("bert", tmp_path / "bert"))
-    features = tap._modules[0].preprocess(sentences[:9])
-    tap._modules[0].train()
-    parameters = list(tap._modules[0].parameters())
+    student, tap = opened(tiny_models.build("bert", tmp_path / "bert"))
+    features = student.preprocess(sentences[:9])
+    student.train()
+    parameters = list(student.parameters())
 
     def value() -> Tensor:
         torch.manual_seed(3)
@@ -93,8 +96,8 @@ def test_both_passes_have_the_same_dropout(tmp_path: Path, sentences: list[str])
 
 
 def test_less_is_kept_for_the_backward_pass(tiny_bert: Path, sentences: list[str]) -> None:
-    tap = opened(tiny_bert)
-    features = tap._modules[0].preprocess([text[:200] for text in sentences[:32]])
+    student, tap = opened(tiny_bert)
+    features = student.preprocess([text[:200] for text in sentences[:32]])
 
     def kept(observe: Callable[[], StudentOutput]) -> int:
         sizes: list[int] = []
@@ -184,4 +187,11 @@ def test_methods_that_look_at_tokens_are_refused(tiny_bert: Path) -> None:
 def test_bags_of_static_students_are_refused(tiny_bert: Path) -> None:
     features = {"input_ids": torch.arange(7), "offsets": torch.tensor([0, 3])}
     with pytest.raises(DistilvecError, match=r"^training\.mini_batch_size: .*\(input_ids, offsets\)"):
-        in_mini_batches(opened(tiny_bert), features, 1)
+        in_mini_batches(opened(tiny_bert)[1], features, 1)
+
+
+def test_gradient_caching_is_refused_for_batch_norms() -> None:
+    student = image_model(CifarResNet(depth=8, width=4))
+    with pytest.raises(DistilvecError, match=r"^training\.mini_batch_size: .*batch norms"):
+        Distiller(student, build_method("cosine", {}), Needs(), extras=Extras(mini_batch_size=2))
+    assert Distiller(student, build_method("cosine", {}), Needs()).mini_batch_size is None

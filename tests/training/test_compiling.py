@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.test_loop import run, weights
+from tests.training.assembling import run, weights
 
 from distilvec.errors import EnvironmentProblem
 from distilvec.recipe import TrainingSection
@@ -42,7 +42,7 @@ class Counting:
         return graph.forward
 
 
-def test_batches_of_other_sizes_are_not_compiled_anew(tiny_bert: Path, sentences: list[str]) -> None:
+def test_batches_of_other_sizes_are_not_compiled_again(tiny_bert: Path, sentences: list[str]) -> None:
     student = without_dropout(tiny_bert)
     tap, backend = StudentTap(student), Counting()
     seen, first = [], 0

@@ -355,3 +355,16 @@ def test_fresh_batch_norms_see_some_batches_before_the_sample() -> None:
     before = copy.deepcopy(student.state_dict())
     settle_norms(student, tokens, rows[:10], 5)  # type: ignore[arg-type]
     assert all(torch.equal(value, before[name]) for name, value in student.state_dict().items())
+
+
+def test_offsets_are_not_a_sparse_file_while_texts_are_read(tiny_bert: Path, tmp_path: Path) -> None:
+    """Writing into the holes of a mapped file ends the process where the disk is full."""
+    seen: list[Path] = []
+
+    def texts(rows: np.ndarray) -> list[str]:
+        seen.extend(tmp_path.glob(".offsets*"))
+        return [f"text {row}" for row in rows]
+
+    made = TokenizedCorpus.build(load_student(tiny_bert, device="cpu"), texts, 9, tmp_path, fingerprint="f")
+    again = TokenizedCorpus.build(load_student(tiny_bert, device="cpu"), texts, 9, tmp_path, fingerprint="f")
+    assert not seen and np.array_equal(made.offsets, again.offsets) and len(made.lengths) == 9

@@ -73,7 +73,7 @@ def shaped(*shape: int, counted: Any = None) -> Callable[[StudentOutput], Any]:
         (shaped(8, counted=[True] * 8), "counted is a list"),
     ],
 )
-def test_wrong_returns_are_told(
+def test_wrong_return_values_are_refused(
     made: Assembled, monkeypatch: pytest.MonkeyPatch, returns: Callable[[StudentOutput], Any], told: str
 ) -> None:
     with pytest.raises(DistilvecError, match=told):

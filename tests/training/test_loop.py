@@ -15,32 +15,12 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from tests.disk import full_beyond
 from tests.training import jobs
-from tests.training.assembling import assemble
+from tests.training.assembling import assemble, run, weights
 from tests.training.starting import Starter
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.methods.base import Needs
-from distilvec.methods.table import build_method
-from distilvec.recipe import OptimizerSection, TrainingSection
-from distilvec.training import Fitted, Material, Settings, fit
-
-
-def run(
-    home: Path, out: Path, method: str = "cosine", resume: bool = False, **given: Any
-) -> tuple[dict[str, Any], Fitted]:
-    parts = jobs.parts(home)
-    parts["corpus"].train_rows = parts["corpus"].train_rows[: given.pop("rows", 40)]
-    torch.manual_seed(0)
-    optimizer = OptimizerSection(**given.pop("optimizer", {"lr": 1e-2}))
-    built = build_method(method, given.pop("options", {}), None)
-    learnt = Material(parts["corpus"], parts["teachers"], parts["sources"], evaluate=given.pop("evaluate", None))
-    training = TrainingSection(**{"epochs": 1, "batch_size": 8, "use_cpu": True, **given})
-    fitted = fit(parts["student"], built, learnt, Settings(training, optimizer, out, cache=home), resume=resume)
-    return parts, fitted
-
-
-def weights(parts: dict[str, Any], fitted: Fitted) -> dict[str, torch.Tensor]:
-    return {f"s.{k}": v for k, v in parts["student"].state_dict().items()} | dict(fitted.method.state_dict())
+from distilvec.training import Fitted
 
 
 def test_the_same_run_twice_gives_the_same_numbers(home: Path, tmp_path: Path) -> None:
@@ -503,3 +483,8 @@ def test_matryoshka_hands_on_lookup_and_stages(home: Path) -> None:
     assert seen == [method.lookup] * 3
     staged = Matryoshka(lambda: JasperStella(JasperStella.Options(heads_share=0.25)), [8])
     assert [staged.trains_student(progress) for progress in (0.0, 0.2, 0.25, 1.0)] == [False, False, True, True]
+
+
+def test_training_without_clipping_logs_the_gradient_norm(home: Path, tmp_path: Path) -> None:
+    _, fitted = run(home, tmp_path, max_grad_norm=None, max_steps=1, logging_steps=1)
+    assert fitted.steps == 1 and any("grad_norm" in entry for entry in fitted.log)

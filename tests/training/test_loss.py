@@ -15,10 +15,11 @@ from sentence_transformers import SentenceTransformer, SentenceTransformerTraine
 from tests.disk import full_beyond
 
 from distilvec import DistillationLoss, DistilvecError, SignalStore
-from distilvec.corpus import content_keys
+from distilvec.corpus import Corpus, content_keys
 from distilvec.errors import EnvironmentProblem
 from distilvec.judging import linear_map
 from distilvec.store import fill
+from distilvec.students import load_student
 from distilvec.teachers import load_teacher
 from distilvec.training.loss import HEADS
 
@@ -293,3 +294,13 @@ def test_what_it_refuses(student: SentenceTransformer, store: SignalStore, texts
     with full_beyond(500), pytest.raises(EnvironmentProblem, match=r"/distilvec_heads\.safetensors: .*ulimit -f"):
         other.save_heads(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == [HEADS] and (tmp_path / HEADS).read_bytes() == before
+
+
+def test_experts_of_distillmoe_get_gradients(home: Path, tiny_bert: Path) -> None:
+    store, corpus = SignalStore.open(home / "store"), Corpus.open(home / "corpus")
+    student, texts = load_student(tiny_bert, device="cpu"), corpus.texts(np.arange(6))
+    loss = DistillationLoss(student, {"name": "distillmoe", "moe_weight": 1, "width": 16}, store, texts=texts)
+    terms = loss([student.preprocess(texts)], torch.from_numpy(store.rows(content_keys(texts))))
+    sum(terms.values(), torch.zeros(())).backward()
+    head: Any = student.expert_head
+    assert all(parameter.grad is not None for parameter in head.parameters())

@@ -12,6 +12,7 @@ import distilvec
 from distilvec.errors import DistilvecError
 from distilvec.recipe import Recipe
 from distilvec.students import load_student
+from distilvec.students.tap import StudentTap
 
 
 def trained(folder: Path, start: Path, teacher: Path, texts: list[str], **student: Any) -> Any:
@@ -52,3 +53,27 @@ def test_a_student_from_nothing_has_nothing_to_remember() -> None:
     data = {"corpus": {"path": "x.txt"}, "teachers": [{"model": "t"}]}
     with pytest.raises(DistilvecError, match="^student: remember .*model"):
         Recipe.build({**data, "student": {"fresh": {}, "remember": 1.0}})
+
+
+def test_former_student_is_read_in_mini_batches(tiny_bert: Path, tmp_path: Path) -> None:
+    import distilvec
+
+    sizes = []
+    run = StudentTap.__call__
+
+    def counted(self: StudentTap, features: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        sizes.append(len(next(iter(features.values()))))
+        return run(self, features, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StudentTap, "__call__", counted)
+        distilvec.distill(
+            str(tiny_bert),
+            student={"model": str(tiny_bert), "remember": 0.5},
+            corpus={"path": [f"text number {number} of them" for number in range(60)], "holdout": 0.0},
+            method="cosine",
+            output=tmp_path / "out",
+            training={"max_steps": 2, "batch_size": 25, "mini_batch_size": 4},
+            judging={"tasks": [], "agreement": False, "speed": False},
+        )
+    assert sizes and sizes.count(25) == 0

@@ -157,7 +157,7 @@ def test_killed_again_and_again(
     check_same(tmp_path, uninterrupted("talas-asam"))
 
 
-def test_interrupting_saves_and_says_how_to_go_on(
+def test_interrupting_saves_and_says_how_to_resume(
     start: Starter, home: Path, tmp_path: Path, uninterrupted: Callable[[str], Path]
 ) -> None:
     name, number = "talas-asam", signal.SIGTERM  # both signals: tests/faults/test_jobs

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from tests.training.assembling import Assembled, assemble
+from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
+from distilvec.methods.base import Term
+from distilvec.optim import SharpnessAware
+from distilvec.recipe import SharpnessSection
 from distilvec.training import Distiller
+from distilvec.training.log import Sums
+from distilvec.training.sharpness import SharpStep
 
 Gradients = dict[str, torch.Tensor]
 
@@ -204,3 +212,49 @@ def test_disam_without_domains_is_refused(home: Path, tmp_path: Path) -> None:
             Material(given["corpus"], given["teachers"], given["sources"]),
             Settings(TrainingSection(), OptimizerSection(sharpness={"kind": "disam"}), tmp_path),  # type: ignore[arg-type]
         )
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.norm(self.linear(values))
+
+
+@pytest.mark.parametrize("slope", [1.0, float("inf")])
+def test_batch_norm_statistics_are_taken_at_the_unperturbed_weights(slope: float) -> None:
+    model, plain = Normed(), Normed()
+    plain.load_state_dict(model.state_dict())
+    batch = torch.randn(8, 3)
+    plain(batch)
+    model.linear.weight.register_hook(lambda gradient: gradient * slope)
+    loop: Any = SimpleNamespace(
+        optimizer=SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), kind="sam", rho=1.0),
+        model=model,
+        sums=Sums(),
+        synchronised=lambda on: contextlib.nullcontext(),
+        backward=Tensor.backward,
+        forward=lambda inputs, perturbed=False: {
+            **dict.fromkeys(("items", "domains", "counting")),
+            "loss": model(inputs["batch"])[:, 0].exp().mean(),
+        },
+    )
+    step = SharpStep(loop, SharpnessSection(kind="sam"))
+    step({"batch": batch}, 1.0, last=True)
+    found, expected = dict(model.named_buffers()), dict(plain.named_buffers())
+    assert len(found) == 3 and all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_disam_ignores_rows_without_weight() -> None:
+    """Two domains of equal loss, of which one has more rows that do not count: nothing varies between them."""
+    losses, domains = torch.tensor([2.0, 9.0, 9.0, 2.0]), torch.tensor([0, 0, 0, 1])
+    counted = torch.tensor([True, False, False, True])
+    terms = {"ranking": Term(losses, counted), "seen": Term(losses, None, 0.0)}
+    result = Distiller._reduce(None, terms, domains, local=True)  # type: ignore[arg-type]
+    loop: Any = SimpleNamespace(distiller=SimpleNamespace(gathers=False))
+    step = SharpStep(loop, SharpnessSection(kind="disam", domains=5.0))
+    assert float(step._objective(result)) == float(result["loss"]) == 2.0
+    none = Distiller._reduce(None, {"ranking": Term(losses, counted & False)}, domains, local=True)  # type: ignore[arg-type]
+    assert float(step._objective(none)) == 0.0

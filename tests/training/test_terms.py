@@ -12,7 +12,7 @@ from distilvec.methods.base import Term
 from distilvec.tasks.section import TaskSection
 from distilvec.tasks.table import build_task
 from distilvec.training import step as steps
-from distilvec.training.step import mean_of
+from distilvec.training.step import mean_and_count, mean_of
 
 
 def draw(items: int, views: int, kind: str) -> Term:
@@ -71,3 +71,9 @@ def test_labels_first_have_the_whole_weight_at_the_start(home: Path) -> None:
     late = step(**batch, labels=labels)
     assert (late["loss"] - late["terms"]["task"]).abs() > 1e-3
     torch.testing.assert_close(late["terms"], early["terms"])
+
+
+def test_mean_of_a_term_with_small_weights() -> None:
+    for weights, expected in (([0.1, 0.1], 2.0), ([0.01, 0.03], 2.5), ([0.0, 0.0], 0.0), ([2.0, 6.0], 2.5)):
+        term = Term(torch.tensor([1.0, 3.0]), torch.tensor(weights), 1.0)
+        assert float(mean_and_count(term)[0]) == pytest.approx(expected)

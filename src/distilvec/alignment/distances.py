@@ -14,7 +14,7 @@ __all__ = ["EditDistances"]
 Integers = NDArray[np.int64]
 Costs = Callable[[Integers], NDArray[np.signedinteger]]
 #: Places of each side at first and at most: with 8,192 of either, strings below 128 characters take 64 MB.
-_FIRST, _MOST = 1024, 8192
+FIRST, MOST = 1024, 8192
 #: Tokens from which a text looks each of its pairs of entries up several times.
 _LONG = 100
 
@@ -38,7 +38,7 @@ class EditDistances:
 
     def _start(self) -> None:
         """An empty table. Place 0 of either side is padding, at distance 0 from everything."""
-        self._table: NDArray[np.signedinteger] = np.zeros((_FIRST, _FIRST), dtype=self._dtype)
+        self._table: NDArray[np.signedinteger] = np.zeros((FIRST, FIRST), dtype=self._dtype)
         # One more than entries: -1, padding, is the last and keeps its place 0.
         self._places = tuple(np.zeros(len(strings) + 1, dtype=np.int64) for strings in self._strings)
         self._placed: tuple[list[str], list[str]] = ([], [])
@@ -54,7 +54,7 @@ class EditDistances:
             distances. Valid until the next call.
         """
         new = self._new(0, students), self._new(1, teachers)
-        if any(1 + len(placed) + len(more) > _MOST for placed, more in zip(self._placed, new)):
+        if any(1 + len(placed) + len(more) > MOST for placed, more in zip(self._placed, new)):
             self._start()
             new = self._new(0, students), self._new(1, teachers)
         if len(new[0]) or len(new[1]):

@@ -15,7 +15,7 @@ __all__ = ["load_tokenizer", "unlimited", "vocabulary_of"]
 _FOLDERS = (".", "0_Transformer")
 
 #: Of a tokenizer's file, unpacked: large ones have some tens.
-_MOST_BYTES = 512 << 20
+MOST_BYTES = 512 << 20
 
 
 def load_tokenizer(name: str | Path) -> Any:
@@ -67,9 +67,9 @@ def _read(path: Path) -> Any:
 
     if path.is_file():
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            content = stream.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise ValueError(f"more than {_MOST_BYTES >> 20} MiB")
+            content = stream.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES >> 20} MiB")
         return Tokenizer.from_buffer(content)
     for folder in (path / name for name in _FOLDERS):
         for file in (folder / "tokenizer.json", folder / "tokenizer.json.gz"):

@@ -29,7 +29,7 @@ KEPT = ".streamed-"
 _PART = re.compile(r"rows-\d{5}\.(parquet|json)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 #: A part is written after so many rows, or so many seconds.
-_ROWS, _SECONDS = 20_000, 20.0
+ROWS, _SECONDS = 20_000, 20.0
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class _Kept:
             return
         self._waiting.append(row)
         self.state = state
-        if len(self._waiting) >= _ROWS or time.monotonic() - self._written > _SECONDS:
+        if len(self._waiting) >= ROWS or time.monotonic() - self._written > _SECONDS:
             self.write()
 
     def write(self) -> None:

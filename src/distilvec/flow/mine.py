@@ -37,7 +37,7 @@ from distilvec.teachers.cards import fingerprint
 
 logger = logging.getLogger(__name__)
 #: Queries of a block; fewer where many neighbours of each are wanted. Neighbours that are held at once.
-QUERIES, _NEIGHBOURS = 4096, 1 << 20
+QUERIES, NEIGHBOURS = 4096, 1 << 20
 #: The recipe with the commits of what was mined, so that a mining that goes on reads the same.
 SAVED = "mining.yaml"
 
@@ -223,7 +223,7 @@ def _blocks(
 
 def _parts(recipe: Recipe, side: Side) -> Iterator[tuple[int, np.ndarray]]:
     """Start and queries of every block of a side."""
-    size = max(64, min(QUERIES, _NEIGHBOURS // recipe.mining.ranks[1]))
+    size = max(64, min(QUERIES, NEIGHBOURS // recipe.mining.ranks[1]))
     for start in range(0, len(side.asked), size):
         yield start, side.asked[start : start + size]
 
@@ -250,7 +250,7 @@ def _searched(
     """
     tries = chooser.tries(len(chosen), draw)
     depths = np.minimum(side.depths(chosen) + chooser.section.ranks[1], len(side.documents))
-    found, places = list[Chosen](), list(grouped(depths, _NEIGHBOURS + _NEIGHBOURS // 4))
+    found, places = list[Chosen](), list(grouped(depths, NEIGHBOURS + NEIGHBOURS // 4))
     done = 0
     for rows in places:
         asked = side.block(chosen[rows])

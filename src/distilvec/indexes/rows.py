@@ -13,7 +13,7 @@ Rows = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
 #: Rows of an index that are looked at together, and vectors that are searched for at a time: an index may have millions
 #: of rows, and all of them may be asked.
-_BLOCK, _ASKED = 8192, 512
+BLOCK, _ASKED = 8192, 512
 #: What `unusable` finds.
 BROKEN, EMPTY = "NaN, infinity or numbers beyond float32", "nothing but zeros"
 #: More changes than that between right and wrong rows are no blocks.
@@ -41,10 +41,10 @@ def spread(count: int, wanted: int | None, seed: int) -> Rows:
 def cosines(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     """Cosine of equal rows, float64 [n]; 0 for a row of zeros; computed block by block."""
     found = np.zeros(len(first))
-    for start in range(0, len(first), _BLOCK):
-        a, b = (np.asarray(each[start : start + _BLOCK], np.float64) for each in (first, second))
+    for start in range(0, len(first), BLOCK):
+        a, b = (np.asarray(each[start : start + BLOCK], np.float64) for each in (first, second))
         length = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-        np.divide((a * b).sum(axis=1), length, out=found[start : start + _BLOCK], where=length > 0)
+        np.divide((a * b).sum(axis=1), length, out=found[start : start + BLOCK], where=length > 0)
     return found
 
 
@@ -54,11 +54,11 @@ def unusable(vectors: npt.NDArray[np.floating]) -> tuple[Marks, Marks]:
     Numbers of float64 that are infinity or zero in float32, in which everything is computed, count as such.
     """
     broken, empty = np.zeros(len(vectors), bool), np.zeros(len(vectors), bool)
-    for start in range(0, len(vectors), _BLOCK):
+    for start in range(0, len(vectors), BLOCK):
         with np.errstate(over="ignore", under="ignore"):
-            block = np.asarray(vectors[start : start + _BLOCK], np.float32)
-        broken[start : start + _BLOCK] = ~np.isfinite(block).all(axis=1)
-        empty[start : start + _BLOCK] = ~block.any(axis=1)
+            block = np.asarray(vectors[start : start + BLOCK], np.float32)
+        broken[start : start + BLOCK] = ~np.isfinite(block).all(axis=1)
+        empty[start : start + BLOCK] = ~block.any(axis=1)
     return broken, empty
 
 
@@ -81,8 +81,8 @@ def top(
     depth = min(depth, len(vectors) - (own is not None))
     best = np.full((len(asked), depth), -np.inf, np.float32)
     found = np.full((len(asked), depth), -1, np.int64)
-    for start in range(0, len(vectors), _BLOCK):  # outside, as the index may have to come from the disk
-        block = unit(vectors[start : start + _BLOCK])
+    for start in range(0, len(vectors), BLOCK):  # outside, as the index may have to come from the disk
+        block = unit(vectors[start : start + BLOCK])
         for first in range(0, len(asked), _ASKED):
             part = slice(first, first + _ASKED)
             products = np.nan_to_num(unit(asked[part]) @ block.T, nan=-1.0)

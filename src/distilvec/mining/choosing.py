@@ -12,7 +12,7 @@ from distilvec.mining.nearest import Vectors
 from distilvec.recipe import MiningSection
 
 #: Vectors of candidates that are held beside each other to be compared with positives.
-_AT_ONCE = 16_384
+AT_ONCE = 16_384
 #: Random documents tried for each that is wanted.
 _DRAWS = 4
 
@@ -202,8 +202,8 @@ class Chooser:
         near = np.zeros_like(alive)
         starts = np.searchsorted(asked.rows, np.arange(len(numbers) + 1))
         rows, columns = alive.nonzero()
-        for start in range(0, len(rows), _AT_ONCE):
-            chunk = slice(start, start + _AT_ONCE)
+        for start in range(0, len(rows), AT_ONCE):
+            chunk = slice(start, start + AT_ONCE)
             row, column = rows[chunk], columns[chunk]
             different, back = np.unique(numbers[row, column], return_inverse=True)
             vectors = self.documents.read(different)[back]
@@ -222,8 +222,8 @@ class Chooser:
         """Scores and numbers [Q, wanted] of documents drawn at random that pass the filters; -1 where too few did."""
         size, tried = numbers.shape
         scores = np.full(numbers.shape, np.nan, np.float32)
-        for start in range(0, size, max(1, _AT_ONCE // tried)):
-            chunk = slice(start, start + max(1, _AT_ONCE // tried))
+        for start in range(0, size, max(1, AT_ONCE // tried)):
+            chunk = slice(start, start + max(1, AT_ONCE // tried))
             different, back = np.unique(numbers[chunk].clip(0), return_inverse=True)
             vectors = self.documents.read(different)[back.reshape(-1)].reshape(*numbers[chunk].shape, -1)
             scores[chunk] = np.einsum("qd,qnd->qn", asked.vectors[chunk], vectors)

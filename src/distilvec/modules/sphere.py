@@ -22,7 +22,7 @@ _OPPOSITE, _BEHIND = 1 + math.cos(1e-3), 1 + math.cos(0.02)
 _SHORTEST, _TINY = 1e-6, 1e-24
 # Instead of an angle of 0: a quotient of sines is that of its angles long before.
 _NO_ANGLE = 1e-15
-_KARCHER_STEPS, _KARCHER_TOLERANCE = 10, 1e-6
+KARCHER_STEPS, _KARCHER_TOLERANCE = 10, 1e-6
 
 
 def aggregate(vectors: Tensor, weights: Tensor, mode: str) -> Tensor:
@@ -94,7 +94,7 @@ def _slerp_without_slope(shares: Tensor, cosine: Tensor) -> Tensor:
 def _karcher(shares: Tensor, cosines: Tensor) -> Tensor:
     """The weighted Karcher mean, held by its coefficients, by repeated log and exp maps from the chord."""
     start = point = _chord(shares, cosines)
-    for _ in range(_KARCHER_STEPS):
+    for _ in range(KARCHER_STEPS):
         image = _apply(cosines, point)
         pulls = shares * _angle_over_sine(1 - image)
         tangent = pulls - (pulls * image).sum(-1, keepdim=True) * point

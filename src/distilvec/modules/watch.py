@@ -27,7 +27,7 @@ NAME, EAGER = "distilvec_maps", "distilvec_maps_eager"
 #: What transformers calls plain attention in a model's file.
 _OWN = "eager_attention_forward"
 #: Bytes of scores that are held at once.
-_CHUNK = 1 << 26
+CHUNK = 1 << 26
 
 
 @dataclass
@@ -271,7 +271,7 @@ def head_mean(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, c
         [N, S, S] float32. Rows that see nothing (padding) are uniform. For the backward pass the scores of one
         chunk of rows at a time are computed anew instead of being kept.
     """
-    size = max(1, _CHUNK // (4 * query.shape[1] * query.shape[2] * key.shape[2]))
+    size = max(1, CHUNK // (4 * query.shape[1] * query.shape[2] * key.shape[2]))
     pieces = []
     for start in range(0, len(query), size):
         part = slice(start, start + size)

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _CHUNK = 8192
 #: Keys whose neighbours are compared at once.
-_COMPARED = 1 << 18
+COMPARED = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -185,9 +185,9 @@ def distinct_positions(words: np.ndarray, shard: tuple[int, int] | None) -> np.n
     """
     order = np.lexsort((words[:, 1], words[:, 0]))  # stable: equal keys stay in their order
     first = np.ones(len(order), dtype=bool)
-    for start in range(1, len(order), _COMPARED):  # without a copy of all keys in order
-        block = words[order[start - 1 : start + _COMPARED]]
-        first[start : start + _COMPARED] = (block[1:] != block[:-1]).any(axis=1)
+    for start in range(1, len(order), COMPARED):  # without a copy of all keys in order
+        block = words[order[start - 1 : start + COMPARED]]
+        first[start : start + COMPARED] = (block[1:] != block[:-1]).any(axis=1)
     positions: np.ndarray = order[first]
     del order
     positions.sort()

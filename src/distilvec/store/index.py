@@ -23,7 +23,7 @@ from distilvec.store.layout import SIGNAL
 
 logger = logging.getLogger(__name__)
 
-_BUCKET_ROWS = 1 << 20
+BUCKET_ROWS = 1 << 20
 _TABLE = re.compile(r"-[0-9a-f]{16,24}\.npy")
 
 
@@ -170,7 +170,7 @@ def build_index(folder: Path, signal: str, scan: Callable[[], Sequence[Part]]) -
 def _write_table(file: Path, parts: Sequence[Part]) -> None:
     total = sum(map(len, parts))
     # Keys are hashes: equal ranges of the first word hold about equally many rows.
-    buckets = max(1, total // _BUCKET_ROWS)
+    buckets = max(1, total // BUCKET_ROWS)
     edges = np.array([(2**64 * bucket) // buckets for bucket in range(1, buckets)], dtype=np.uint64)
     bounds = np.empty((len(parts), buckets + 1), dtype=np.int64)
     for number, part in enumerate(parts):

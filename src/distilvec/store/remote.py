@@ -41,7 +41,7 @@ PROTOCOLS = {
     "file", "local", "memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "tos", "hf",
     "hdfs", "webhdfs", "webdav", "sftp", "ssh", "ftp", "smb",
 }  # fmt: skip
-_SECONDS = 20.0
+SECONDS = 20.0
 _NAME_DIGITS = 32
 
 
@@ -114,7 +114,7 @@ def mirrored(folder: Path, url: str) -> Iterator[None]:
     ended = threading.Event()
 
     def keep_pushing() -> None:
-        while not ended.wait(_SECONDS):
+        while not ended.wait(SECONDS):
             if not (folder / FORMAT).exists():
                 continue
             try:

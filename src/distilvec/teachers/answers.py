@@ -15,7 +15,7 @@ import numpy as np
 
 from distilvec.files import locked
 
-_ROTATE_ROWS = 50_000
+ROTATE_ROWS = 50_000
 _ATTEMPTS = 100
 
 
@@ -94,7 +94,7 @@ class Answers:
             row["key"] = np.frombuffer(key, np.uint8)
             row["vector"] = vector
             row["sum"] = _sum(key, vector.tobytes())
-        if self._file is None or self._rows >= _ROTATE_ROWS:
+        if self._file is None or self._rows >= ROTATE_ROWS:
             self._begin()
         assert self._file is not None
         content = memoryview(out.tobytes())

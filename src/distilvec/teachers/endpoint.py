@@ -32,7 +32,7 @@ _UNFIT, _CLOSED = {400, 413, 422}, {401, 403}
 _LONGEST_WAIT = 60.0
 _MOST_BYTES = 512 << 20
 #: Of the time for which a service may say nothing: how long a whole answer may take.
-_WHOLE = 5
+WHOLE = 5
 #: Share by which the values of two answers to one text may differ: services round, and sum in another order.
 _SAME = 0.05
 _SECONDS_BETWEEN_WARNINGS = 10.0
@@ -270,7 +270,7 @@ class Endpoint:
         import httpx2
 
         self._patiently(self._pace.reserve(self.estimated_tokens(texts)))
-        whole, body = _WHOLE * self._timeout, {**self._body, "input": list(texts)}
+        whole, body = WHOLE * self._timeout, {**self._body, "input": list(texts)}
         started = time.monotonic()
         try:
             with self._client.within(whole), self._client.stream("POST", self.url, json=body) as answer:

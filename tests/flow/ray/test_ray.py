@@ -101,7 +101,7 @@ def teacher_of(folder: Path, **options: Any) -> dict[str, Any]:
     return {"call": embedder(folder, **options), "batch_size": 4}
 
 
-def test_two_workers_of_whom_one_is_killed_go_on_with_what_is_missing(
+def test_after_one_of_two_workers_is_killed_the_missing_items_are_taught(
     cluster: str, tmp_path: Path, texts: list[str], tiny_bert: Path
 ) -> None:
     recipe = recipe_of(tmp_path, teacher_of(tmp_path, per_batch=0.1), tiny_bert, "out")

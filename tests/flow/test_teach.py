@@ -1,0 +1,157 @@
+"""Teaching: shards, combined stores, saved answers and stops."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.functions import CountingFunction, lengths
+from tests.jobs import Job, tiny_recipe
+from tests.teachers.serving import serving, vector
+
+from distilvec.corpus import content_keys, read_corpus
+from distilvec.errors import DistilvecError
+from distilvec.flow.ray.ranks import teach_alone
+from distilvec.flow.run import train
+from distilvec.flow.teach import fill_store
+from distilvec.recipe import Recipe
+from distilvec.store import SignalStore
+from distilvec.teachers import CallTeacher, load_teacher
+from distilvec.teachers.answers import Answers
+
+
+def test_damaged_combined_store_is_made_again(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    first, second = CountingFunction(), CountingFunction()
+    teachers = [{"name": "t", "call": first.embed}, {"name": "u", "call": second.embed}]
+    given = tiny_recipe(tmp_path, tiny_bert, sentences[:60], teachers=teachers, combine="concatenate")
+    train(given)
+    (folder,) = (tmp_path / "out" / "stores").glob("t+u-concatenate-*")
+    part = next(folder.glob("sentence-*.arrow"))
+    damaged = bytearray(part.read_bytes())
+    damaged[len(damaged) // 2] ^= 0xFF
+    part.write_bytes(damaged)
+    again = tiny_recipe(
+        tmp_path, tiny_bert, sentences[:60], teachers=teachers, combine="concatenate", training={"max_steps": 3}
+    )
+    try:
+        train(again)
+    except DistilvecError as error:
+        assert part.name in str(error) or str(folder) in str(error)
+    store = next((tmp_path / "out" / "stores").glob("t+u-concatenate-*"))
+    assert bytes(damaged) not in [each.read_bytes() for each in store.glob("sentence-*.arrow")]
+
+
+def combined(place: Path, storages: tuple[str, str] = ("float32", "float32")) -> tuple[np.ndarray, str]:
+    """Stored vectors of the two teachers beside `place`, and how they are stored."""
+    names = zip("ab", storages, strict=True)
+    recipe = {
+        "corpus": {"path": str(place / "texts.txt")},
+        "teachers": [
+            {"name": n, "vectors": str(place / f"{n}.npy"), "texts": str(place / "texts.txt"), "storage": s}
+            for n, s in names
+        ],
+        "combine": "concatenate",
+        "output": str(place / "out"),
+    }
+    store = Job(Recipe.build(recipe)).teach(vectors_only=True)[0].store
+    return store.read(store.rows(content_keys(TEXTS))), store.dtype
+
+
+TEXTS = [f"sentence number {number} of many" for number in range(60)]
+
+
+def test_combined_store_follows_a_store_made_again(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    for seed, name in enumerate("ab"):
+        np.save(tmp_path / f"{name}.npy", np.random.default_rng(seed).normal(size=(60, 8)).astype(np.float32))
+    coarse, dtype = combined(tmp_path, ("float32", "int8"))
+    assert dtype == "float32", "the finest of what the teachers ask for"
+    shutil.rmtree(tmp_path / "out/stores/b")
+    fine, _ = combined(tmp_path)
+    halves = [np.load(tmp_path / f"{name}.npy") for name in "ab"]
+    units = [half / np.linalg.norm(half, axis=1, keepdims=True) for half in halves]
+    expected = np.sqrt(0.5) * np.concatenate(units, axis=1)
+    assert np.abs(coarse - expected).max() > 1e-4 and np.abs(fine - expected).max() < 1e-6
+    before = {folder.name for folder in (tmp_path / "out/stores").iterdir()}
+    combined(tmp_path)
+    assert {folder.name for folder in (tmp_path / "out/stores").iterdir()} == before, "nothing has changed"
+
+
+def test_combined_teachers_embed_judged_texts_once(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    one, two = CountingFunction(), CountingFunction()
+    made = tiny_recipe(
+        tmp_path,
+        tiny_bert,
+        sentences[:60],
+        teachers=[{"name": "one", "call": one.embed}, {"name": "two", "call": two.embed, "storage": "int8"}],
+        combine="concatenate",
+    )
+    first = Job(made).taught[0].encoder("text")
+    vectors = first(sentences[100:140])
+    asked = one.asked, two.asked
+    again = Job(made).taught[0].encoder("text")
+    np.testing.assert_array_equal(again(sentences[100:140]), vectors)
+    probes = one.asked - asked[0], two.asked - asked[1]
+    assert max(probes) < 20, "only a few, to see how wide its vectors are"
+
+
+def test_shard_without_a_text_is_taught(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    made = tiny_recipe(tmp_path, tiny_bert, sentences[:3])
+    done = [teach_alone(made, shard=(share, 16))[0][1] for share in range(16)]
+    assert sum(each.taught for each in done) == 3 and any(each.distinct == 0 or not each.taught for each in done)
+
+
+def test_saved_answers_of_another_shard_are_kept_for_it(tmp_path: Path) -> None:
+    texts = [f"text {number} of some" for number in range(40)]
+    corpus = read_corpus(texts, tmp_path / "corpus", holdout=0.0)
+    with serving() as service:
+        teacher: Any = load_teacher(api={"url": service.url, "model": "m"})
+        store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width)
+        with Answers(store.path / "answers", teacher.card.fingerprint, teacher.card.width) as died:
+            died.add([teacher.key(text) for text in texts], np.stack([vector(text) for text in texts]))
+        for number in range(2):
+            fill_store(store, teacher, corpus, shard=(number, 2))
+        assert dict(service.answered) == {"A probe.": 1}
+    assert not store.missing(corpus.teacher_keys).any() and not (store.path / "answers").exists()
+
+
+def test_teaching_stops_while_a_service_asks_to_wait(tmp_path: Path) -> None:
+    texts = [f"text {number} of some" for number in range(60)]
+    corpus = read_corpus(texts, tmp_path / "corpus", holdout=0.0)
+    waiting: list[float] = []
+
+    def busy(number: int, asked: list[str]) -> dict[str, str] | None:
+        if number > 3:
+            waiting.append(time.monotonic())
+        return {"retry_after": "60"} if number > 3 else None
+
+    with serving(busy) as service:
+        teacher = load_teacher(api={"url": service.url, "model": "m", "concurrency": 2}, batch_size=8)
+        store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width)
+        begun = time.monotonic()
+        told = fill_store(store, teacher, corpus, stop=lambda: bool(waiting) and time.monotonic() - waiting[0] > 0.3)
+        assert time.monotonic() - begun < 50, "less than it asked for"
+        assert 0 < told.taught < 60 and teacher.stop is None  # type: ignore[attr-defined]
+        service.fault = lambda number, asked: None
+        teacher = load_teacher(api={"url": service.url, "model": "m"}, batch_size=8)
+        fill_store(store, teacher, corpus)
+        assert max(service.answered[text] for text in texts) == 1, "what came was kept"
+    assert not store.missing(corpus.teacher_keys).any()
+
+
+def test_teaching_stops_between_attempts_of_a_function(tmp_path: Path) -> None:
+    slept: list[float] = []
+
+    def busy(texts: list[str]) -> np.ndarray:
+        if "text 2" in texts:
+            raise ConnectionError("try later")
+        return lengths(texts)
+
+    teacher = CallTeacher(busy, batch_size=2, sleep=slept.append)
+    corpus = read_corpus([f"text {number}" for number in range(6)], tmp_path / "corpus", holdout=0.0)
+    store = SignalStore.create(tmp_path / "store", teacher.card, 3)
+    told = fill_store(store, teacher, corpus, stop=lambda: sum(slept) > 2)
+    assert told.taught == 2 and 2 < sum(slept) <= 3 and max(slept) <= 0.5
