@@ -57,7 +57,7 @@ def test_bad_values_are_named(mapping, message) -> None:
 
 def test_explicit_options_win_over_the_preset() -> None:
     options = build_options("talas", {"preset": "code", "temperature": 0.3})
-    assert (options.temperature, options.average_views) == (0.3, False)
+    assert (options.temperature, options.fixed.average_views) == (0.3, False)
 
 
 def test_a_third_party_adds_a_method_but_replaces_none(tmp_path, monkeypatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -149,9 +150,15 @@ class Sample:
 
 
 class Options(BaseModel):
-    """Options of a method. A preset changes defaults; what is given explicitly wins."""
+    """Options of a method. A preset changes defaults; what is given explicitly wins.
+
+    Attributes:
+        constants: what no recipe sets and some preset changes: name -> value of `sound`.
+        presets: name -> what it changes, options and constants.
+    """
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
+    constants: ClassVar[dict[str, Any]] = {}
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
 
     preset: Literal["paper", "code", "sound"] = Field(
@@ -163,7 +170,14 @@ class Options(BaseModel):
     def _apply_preset(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        return {**cls.presets.get(given.get("preset", "sound"), {}), **given}
+        changed = cls.presets.get(given.get("preset", "sound"), {})
+        return {**{name: value for name, value in changed.items() if name not in cls.constants}, **given}
+
+    @property
+    def fixed(self) -> SimpleNamespace:
+        """The constants of the preset, as attributes."""
+        changed = self.presets.get(self.preset, {})
+        return SimpleNamespace(**{name: changed.get(name, value) for name, value in self.constants.items()})
 
 
 BaseOptions = Options
