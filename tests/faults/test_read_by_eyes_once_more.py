@@ -117,14 +117,14 @@ def test_what_is_judged_is_paid_once_of_combined_teachers_too(
     assert max(probes) < 20, "only a few, to see how wide its vectors are"
 
 
-@pytest.mark.parametrize("method", ["margin_mse", "score_kl", "beside"])
+@pytest.mark.parametrize("method", ["margin_mse", "score_kl", "a second one"])
 def test_pairs_without_negatives_teach_no_order(
     method: str, tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
     own = Counted()
-    options: dict[str, Any] = {"name": method, "preset": "paper"}
-    if method == "beside":
-        options = {"name": "cosine", "beside": {"name": "margin_mse"}}
+    options: Any = {"name": method, "preset": "paper"}
+    if method == "a second one":
+        options = [{"name": "cosine"}, {"name": "margin_mse"}]
     given = settings(tmp_path, tiny_bert, sentences[:40], method=options, teachers=[{"name": "own", "call": own.embed}])
     given["corpus"] |= {"text": ["q", "d"]}
     with pytest.raises(DistilvecError, match=r"^corpus\.text: .*no query .* has two.*distilvec mine"):
@@ -135,7 +135,7 @@ def test_pairs_without_negatives_teach_no_order(
 def clicked(own: Counted, table: Path) -> dict[str, Any]:
     """Sections of a recipe with a teacher that counts and a table of scores."""
     return {
-        "method": {"name": "cosine", "beside": {"name": "score_kl"}},
+        "method": [{"name": "cosine"}, {"name": "score_kl"}],
         "teachers": [{"name": "own", "call": own.embed}],
         "scorers": [{"name": "clicks", "scores": str(table)}],
     }
@@ -273,10 +273,10 @@ def test_a_search_that_somebody_judged_is_not_averaged_with_the_teachers_own() -
 
 
 def test_prefixes_behind_a_map_are_refused(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
-    options = {"name": "leaf", "matryoshka": [8]}
+    options = {"name": "matryoshka", "dims": [8], "of": "leaf"}
     made = recipe(tmp_path, tiny_bert, sentences[:60], method=options)
     assert made.student is not None and made.student.space == "own"
-    with pytest.raises(DistilvecError, match=r"^method\.matryoshka: .*space: teacher"):
+    with pytest.raises(DistilvecError, match=r"^student\.space: .*matryoshka.*prefixes.*space: teacher"):
         recipe(
             tmp_path, tiny_bert, sentences[:60], method=options, student={"model": str(tiny_bert), "space": "teacher"}
         )

@@ -27,7 +27,7 @@ from distilvec.corpus import Corpus, content_keys
 from distilvec.corpus.batch import Batch
 from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.methods.base import Needs, Sample, Term
-from distilvec.methods.table import build_method
+from distilvec.methods.table import build_method, build_methods
 from distilvec.modules.cifar_resnet import CifarResNet, image_model
 from distilvec.modules.task_head import TaskHead
 from distilvec.optim import SharpnessAware
@@ -315,7 +315,7 @@ def test_a_positive_that_fills_a_gap_counts_once() -> None:
     group, role = torch.tensor([0, 1, 0, 1, 0, 1]), torch.tensor([0, 0, 1, 1, 2, 1])
     vectors, targets = torch.randn(1, 6, 4), torch.randn(6, 4)
     vectors[0, 5], targets[5] = vectors[0, 3], targets[3]
-    method = build_method("cosine", {"map": False, "beside": {"name": "mnrl"}})
+    method = build_methods([{"name": "cosine", "map": False}, {"name": "mnrl"}])
     student, teacher = StudentInfo("s", 4, layers=None, hidden=4), TeacherInfo("t", 4)
     present = torch.ones(6, dtype=torch.bool)
     told = [TeacherSignals(present=present, sentence=targets)]

@@ -14,12 +14,11 @@ from torch import Tensor
 from distilvec.corpus.batch import Batch
 from distilvec.errors import DistilvecError
 from distilvec.methods.base import Sample
-from distilvec.methods.beside import Beside
 from distilvec.methods.margin_mse import MarginMSE
 from distilvec.methods.mnrl import MNRL, MNRLOptions, ranking_loss
 from distilvec.methods.score_kl import ScoreKL, ScoreKLOptions
 from distilvec.methods.score_parts import ScoreOptions, deviations
-from distilvec.methods.table import build_method
+from distilvec.methods.table import build_methods
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
@@ -158,8 +157,8 @@ def test_the_scale_is_fitted_to_the_untrained_student() -> None:
 
 
 def test_what_stands_beside_a_method_adds_to_it() -> None:
-    both = build_method("cosine", {"map": False, "beside": {"name": "score_kl", "weight": 3, "raw": True}})
-    assert isinstance(both, Beside)
+    both = build_methods([{"name": "cosine", "map": False}, {"name": "score_kl", "weight": 3, "raw": True}])
+    assert (both.name, both.needs_teacher, both.trains_on_pairs) == ("cosine + score_kl", True, True)
     teacher = TeacherInfo("t", WIDTH, 2, hidden=WIDTH)
     needs = both.needs(INFO, [teacher])
     assert (needs.companions, needs.coupled, needs.scores, needs.sentence) == (None, True, True, True)
@@ -171,14 +170,15 @@ def test_what_stands_beside_a_method_adds_to_it() -> None:
     assert [(name, term.weight) for name, term in terms.items()] == [("cosine", 1.0), ("listwise", 3.0)]
     alone = ScoreKL(ScoreKLOptions(raw=True))(StudentOutput(given[None]), [], batch)["listwise"]
     torch.testing.assert_close(terms["listwise"].values, alone.values)
-    for beside, told in (
-        ({"weight": 1}, "method"),
-        ({"name": "score_kl", "weight": 0}, "0"),
+    for second, told in (
         ({"name": "score_kl", "temperature": 1}, '"temperature"'),
-        ({"name": "cosine"}, "cosine"),
+        ({"name": "cosine"}, "cosine stands there twice"),
         ({"name": "scorekl"}, '"scorekl".*score_kl'),
     ):
         with pytest.raises(DistilvecError, match=told):
-            build_method("cosine", {"beside": beside})
-    with pytest.raises(DistilvecError, match=r"^method\.beside: .* 2 "):
-        build_method("simcse", {"beside": {"name": "mnrl"}}).needs(INFO, [])
+            build_methods([{"name": "cosine"}, second])
+    assert build_methods([{"name": "cosine"}, {"name": "score_kl", "weight": 0}]).name == "cosine"
+    with pytest.raises(DistilvecError, match="weight above 0"):
+        build_methods([{"name": "cosine", "weight": 0}])
+    with pytest.raises(DistilvecError, match="^method: simcse .* 2 times, mnrl once"):
+        build_methods([{"name": "simcse"}, {"name": "mnrl"}]).needs(INFO, [])

@@ -8,7 +8,16 @@ from tests.training.starting import Starter
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.methods.base import Method
-from distilvec.methods.table import TABLE, available, build_method, build_options, resolve, show_method, show_methods
+from distilvec.methods.table import (
+    TABLE,
+    available,
+    build_method,
+    build_methods,
+    build_options,
+    resolve,
+    show_method,
+    show_methods,
+)
 
 
 def install(folder: Path, value: str) -> None:
@@ -91,12 +100,14 @@ def test_listing_imports_no_method(start: Starter) -> None:
     assert start.code(code, bare=True).wait() == (0, "")
 
 
-def test_methods_are_built_with_or_without_prefixes() -> None:
+def test_methods_are_built_alone_at_prefixes_and_together() -> None:
     plain = build_method("mse", {"vectors": "raw"})
     assert (type(plain).name, plain.options.vectors) == ("mse", "raw")
-    prefixed = build_method("mse", {"vectors": "raw"}, [64, 128])
-    assert prefixed.dims == [64, 128]
+    prefixed = build_method("matryoshka", {"dims": [128, 64], "of": {"name": "mse", "vectors": "raw"}})
+    assert prefixed.prefixes == (64, 128)
     assert [sub.options.vectors for sub in prefixed.methods] == ["raw"] * 3
+    both = build_methods([{"name": "mse", "weight": 2}, {"name": "leaf"}])
+    assert (both.name, both.weights) == ("mse + leaf", [2.0, 1.0])
 
 
 def test_the_list_says_what_each_method_needs() -> None:

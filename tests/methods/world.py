@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from distilvec.corpus.batch import Batch
 from distilvec.methods.base import Method, Needs, Options, Sample
-from distilvec.methods.matryoshka import Matryoshka
-from distilvec.methods.table import build_method, resolve
+from distilvec.methods.table import build_method, build_methods, resolve
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
@@ -191,10 +190,18 @@ class World:
         )
 
     def method(
-        self, name: str, dims: Sequence[int] | None = None, *, student: StudentInfo | None = None, **options: Any
+        self,
+        name: str | Sequence[Mapping[str, Any]],
+        dims: Sequence[int] | None = None,
+        *,
+        student: StudentInfo | None = None,
+        **options: Any,
     ) -> Method:
-        """Built on the untrained student in eval mode, as training does it; at prefixes too where there are dims."""
-        method = unbuilt(name, options, dims)
+        """Built on the untrained student in eval mode, as training does it; at prefixes too where there are dims.
+
+        `name`: of one, with its options, or the entries of several.
+        """
+        method = unbuilt(name, options, dims) if isinstance(name, str) else build_methods(name)
         info = student or self.student
         needs = method.needs(info, self.teachers)
         self.encoder.eval()
@@ -262,11 +269,9 @@ def options_of(name: str, options: Mapping[str, Any]) -> Options:
 
 def unbuilt(name: str, options: Mapping[str, Any], dims: Sequence[int] | None = None) -> Method:
     """A method with options of `options_of`; at several prefixes where `dims` names them."""
-    if "beside" in options:
-        return build_method(name, options)
-    if dims is None:
-        return resolve(name)(options_of(name, options))
-    return Matryoshka(lambda: build_method(name, options), list(dims))
+    if dims is not None:
+        return build_method("matryoshka", {"dims": dims, "of": {"name": name, **options}})
+    return resolve(name)(options_of(name, options))
 
 
 def small_world(teachers: int = 1, **more: Any) -> World:

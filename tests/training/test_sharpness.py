@@ -200,7 +200,7 @@ def test_disam_without_domains_is_refused(home: Path, tmp_path: Path) -> None:
     with pytest.raises(DistilvecError, match=r"^optimizer\.sharpness\.kind: disam .*Set corpus\.domain"):
         fit(
             given["student"],
-            build_method("cosine", {}, None),
+            build_method("cosine", {}),
             given["teachers"],
             given["corpus"],
             given["sources"],

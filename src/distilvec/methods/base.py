@@ -64,6 +64,7 @@ class Needs(NamedTuple):
         companions: how many further texts of its pair or triplet each item brings into the batch: 0 = none, every
             text is an item; 1 = an anchor and its positive; None = its negatives too. A batch of B items then holds
             the B anchors and all their companions.
+        same_pieces: whether the student has to cut texts into its teacher's pieces.
         states: whether any term looks at the student's vectors or token states; False where all are about class
             logits or attention, or there is none. A prefix of the vector changes nothing then.
         scores: whether the scorers' numbers for an anchor and its documents are needed.
@@ -76,6 +77,7 @@ class Needs(NamedTuple):
     companions: int | None = 0
     states: bool = True
     scores: bool = False
+    same_pieces: bool = False
 
     def of(self, teacher: int) -> Wanted:
         """What is asked of one teacher besides its sentence vectors."""
@@ -193,6 +195,8 @@ class Method(nn.Module):
         Options: what a recipe may set.
         implied_space: the space in which its student ships where the recipe does not say.
         trains_on_pairs: whether its items are pairs or triplets, not single texts.
+        prefixes: those of the student's vector that it trains, too; such a student lives in its own space, as a map
+            behind its vector would mix them.
         needs_teacher: False where it learns nothing from a teacher, so that a recipe need not name one.
         inside: whether it may ask the teachers for more than sentence vectors; without, they are not asked.
         writes: whether it can teach a student that writes.
@@ -204,11 +208,12 @@ class Method(nn.Module):
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     Options: ClassVar[type[BaseOptions]] = BaseOptions
-    implied_space: ClassVar[Literal["own", "teacher"]] = "own"
-    trains_on_pairs: ClassVar[bool] = False
-    needs_teacher: ClassVar[bool] = True
+    implied_space: Literal["own", "teacher"] = "own"
+    trains_on_pairs: bool = False
+    needs_teacher: bool = True
+    prefixes: tuple[int, ...] = ()
     inside: bool = False
-    writes: ClassVar[bool] = False
+    writes: bool = False
     lookup: Callable[[int, Tensor], Tensor] | None = None
 
     def __init__(self, options: BaseOptions | None = None) -> None:
@@ -247,6 +252,11 @@ class Method(nn.Module):
     def teacher_map(self) -> nn.Linear | None:
         """The linear map from student to teacher space that `student.space: teacher` folds into a Dense."""
         return None
+
+    @property
+    def has_map(self) -> bool:
+        """Whether there can be such a map."""
+        return type(self).teacher_map is not Method.teacher_map
 
     def trains_student(self, progress: float) -> bool:
         """Whether the student itself is trained at this point (0 = start, 1 = end); heads always are."""
