@@ -210,15 +210,14 @@ def keys_table(section: str) -> str:
 
 def defaults_table() -> str:
     """What a recipe gets that leaves its settings open, a row per kind of student."""
+    from distilvec import plain_yaml
     from distilvec.recipe.defaults import DEFAULTS
 
     head = ["student", "method", "student's keys", "learning rate", "batch", "epochs on 1,000 / 10,000 / 100,000 texts"]
     rows = [[*head, "chosen by"]]
     for row in DEFAULTS.values():
-        method, keys = (
-            ", ".join(f"`{key}: {yaml_value(value)}`" for key, value in part.items())
-            for part in (row.method, row.student)
-        )
+        method = " + ".join(f"`{plain_yaml.flow(entry)}`" for entry in row.method)
+        keys = ", ".join(f"`{key}: {yaml_value(value)}`" for key, value in row.student.items())
         epochs = " / ".join(str(row.epochs(texts)) for texts in (1_000, 10_000, 100_000))
         rows.append([row.kind, method, keys, f"{row.lr:g}", str(row.batch_size), epochs, f"`{row.evidence}`"])
     return pipes(rows)

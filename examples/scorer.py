@@ -55,7 +55,7 @@ def main() -> None:
         corpus={"path": str(mined.file), "text": mined.columns, "holdout": 0.2},
         output=options.output / "student",
         student={"shrink": {"of": "teacher", "layers": 1}},
-        method={"name": "cosine", "beside": {"name": "score_kl", "weight": 0.3}},
+        method=[{"name": "cosine"}, {"name": "score_kl", "weight": 0.3}],
         scorers=[{"name": "words", "call": score}],
         training={"epochs": 2, "batch_size": 8},
         judging={"speed": False},

@@ -206,7 +206,8 @@ def test_packaged_recipes_are_recipes(file: Path) -> None:
 def test_every_method_has_a_recipe_with_the_papers_settings() -> None:
     from distilvec.methods.table import TABLE
 
-    assert {Recipe.load(file).method.name for file in RECIPES if file.name.startswith("paper-")} == set(TABLE)
+    papers = {Recipe.load(file).method.name for file in RECIPES if file.name.startswith("paper-")}
+    assert papers == set(TABLE) - {"token_states", "matryoshka"}, "these two go with other methods"
 
 
 def test_starters_are_listed_in_the_quick_start() -> None:

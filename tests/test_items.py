@@ -294,7 +294,7 @@ def test_a_resumed_image_run_equals_an_uninterrupted_one(pictures, tmp_path) -> 
     [
         ({"name": "talas", "anchored_layers": 1}, None),
         ({"name": "relational"}, None),
-        ({"name": "gaussian", "width": 16, "matryoshka": [8]}, {"kind": "asam"}),
+        ({"name": "matryoshka", "dims": [8], "of": {"name": "gaussian", "width": 16}}, {"kind": "asam"}),
     ],
     ids=["talas", "relational", "gaussian-matryoshka-asam"],
 )

@@ -137,7 +137,7 @@ def test_without_a_test_file_held_out_answers_are_judged(home: Path) -> None:
         ({"student": {"model": None, "fresh": {"layers": 2}}}, "student.model"),
         ({"student": {"space": "teacher"}}, "space"),
         ({"student": {"pooling": "cls"}}, "student.pooling"),
-        ({"method": {"matryoshka": [8]}}, "matryoshka"),
+        ({"method": {"name": "matryoshka", "dims": [8]}}, "matryoshka"),
         ({"training": {"mini_batch_size": 4}}, "training.mini_batch_size"),
         ({"corpus": {"text": "prompt"}}, "two text columns"),
         ({"judging": {"tasks": [{"name": "p", "kind": "pairs", "test": ROWS}]}}, "pairs"),

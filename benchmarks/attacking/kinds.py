@@ -113,7 +113,8 @@ def options(rng: random.Random, inputs: Path, folder: Path, mark: Path) -> Act:
         "..",
         "training.seed",
         "student.fresh.layers",
-        "method.matryoshka",
+        "method.0.name",
+        "method.weight",
         "corpus.text",
     ]
     bert = str(inputs / "bert")

@@ -122,7 +122,7 @@ def recipe(
         },
         "teachers": [{"name": NAME, "model": demo_teacher(), "dtype": "bfloat16" if fast else None}],
         "student": {"shrink": {"of": NAME, "positions": 256, **shape}, "max_length": 256, "dropout": 0.0},
-        "method": {"name": "cosine", "map": False, "token_states": token_states},
+        "method": [{"name": "cosine", "map": False}, {"name": "token_states", "weight": token_states}],
         "optimizer": {"lr": lr, "heads_lr": None, **({"muon": True} if muon else {})},
         "training": {
             "epochs": epochs,

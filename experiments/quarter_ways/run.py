@@ -42,8 +42,8 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "batches of 128": ("plain", {"training": {"batch_size": 128}}),
     "Muon": ("plain", {"optimizer": {"lr": 2e-3, "muon": True}}),
     "Muon, batches of 128": ("plain", {"optimizer": {"lr": 2e-3, "muon": True}, "training": {"batch_size": 128}}),
-    "token states 0": ("plain", {"method": {"token_states": 0.0}}),
-    "token states 3": ("plain", {"method": {"token_states": 3.0}}),
+    "token states 0": ("plain", {"method": [{"name": "cosine", "map": False}]}),
+    "token states 3": ("plain", {"method": [{"name": "cosine", "map": False}, {"name": "token_states", "weight": 3.0}]}),
     "cosine schedule": ("plain", {"training": {"lr_scheduler_type": "cosine"}}),
     "beta2 0.999": ("plain", {"training": {"adam_beta2": 0.999}}),
     "few": ("few", {"training": {"epochs": 16.0}}),
@@ -113,7 +113,7 @@ def way(name: str) -> Recipe:
     made = recipe(SIZES["quarter"], 0, 1.0)
     made["corpus"] = {**made["corpus"], "path": str(corpus(kind))}
     for section, values in changes.items():
-        made[section] = {**made[section], **values}
+        made[section] = {**made[section], **values} if isinstance(values, dict) else values
     del made["output"]
     made["cache"] = str(WORK / EXPERIMENT)
     digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]

@@ -128,11 +128,11 @@ def scorer_section() -> dict[str, Any]:
     return {"name": "joint", "model": str(scorer_folder()), "label": "answer", "batch_size": 128}
 
 
-def method_of(arm: str, method: str, weight: float) -> dict[str, Any]:
-    vectors = {"name": "cosine", "map": False, "token_states": 1.0}
+def method_of(arm: str, method: str, weight: float) -> list[dict[str, Any]]:
     if arm == "scores":
-        return {"name": method}
-    return vectors if arm == "vectors" else {**vectors, "beside": {"name": method, "weight": weight}}
+        return [{"name": method}]
+    vectors: list[dict[str, Any]] = [{"name": "cosine", "map": False}, {"name": "token_states"}]
+    return vectors if arm == "vectors" else [*vectors, {"name": method, "weight": weight}]
 
 
 def recipe(arm: str, seed: int, *, method: str, weight: float, lr: float, probe: bool) -> Recipe:

@@ -39,7 +39,7 @@ def distill(
     *,
     student: Any = None,
     parameters: float | str | None = None,
-    method: str | type[Method] | Mapping[str, Any] | None = None,
+    method: str | type[Method] | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     resume: bool = False,
     **sections: Any,
 ) -> Run:
@@ -60,8 +60,8 @@ def distill(
         student: folder or hub id, or the recipe's student section, e.g. `{"shrink": {"of": "teacher", "layers": 2}}`;
             `"auto"` measures candidates before training, as `choose` does. None: cut out of the teacher.
         parameters: of a student that is cut out of the teacher, at most, e.g. "10M"; None: a quarter of the teacher's.
-        method: name, "module:Class" or a class derived from `distilvec.methods.Method`; or a dictionary with one of
-            these as `name`, and options. None: by the kind of student.
+        method: name, "module:Class" or a class derived from `distilvec.methods.Method`; a dictionary with one of
+            these as `name`, and options; or a list of these, each with its `weight`. None: by the kind of student.
         resume: go on where an interrupted run in that folder stopped.
         **sections: `optimizer`, `training`, `judging` and `task` as dictionaries, `scorers` as a list of them, and
             `cache`. The task's `validation` and `test`, and a scorer's `scores`, may be values as `corpus` may.
@@ -173,7 +173,7 @@ def train(
     *,
     student: Any = None,
     parameters: float | str | None = None,
-    method: str | type[Method] | Mapping[str, Any] | None = None,
+    method: str | type[Method] | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     resume: bool = False,
     **sections: Any,
 ) -> SentenceTransformer:
@@ -287,7 +287,7 @@ def choose(
     *,
     keep: float = 0.95,
     output: str | Path | None = None,
-    method: str | type[Method] | Mapping[str, Any] | None = None,
+    method: str | type[Method] | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> Choice:
     """Candidate students before any training, and the smallest that is predicted to keep enough: `distilvec plan`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -94,6 +95,13 @@ def _refuse_repeated(node: yaml.Node) -> None:
 def write(data: Any) -> str:
     """YAML that `read` gives back as it is."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def flow(data: Any) -> str:
+    """The same in one line."""
+    return yaml.dump(
+        data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=math.inf
+    ).strip()
 
 
 def lines(text: str) -> dict[tuple[Any, ...], int]:

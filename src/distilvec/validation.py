@@ -62,9 +62,10 @@ def _model_at(model: type[BaseModel], path: tuple[Any, ...]) -> type[BaseModel]:
     """The model found by following `path` through nested models; its `moved`, if any, says what became of a key."""
     current: Any = model
     for part in path:
-        if isinstance(part, int):
+        field = current.model_fields.get("root") if isinstance(part, int) else current.model_fields[part]
+        if field is None:
             continue
-        annotation = current.model_fields[part].annotation
+        annotation = field.annotation
         candidates = [annotation, *getattr(annotation, "__args__", ())]
         current = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
     return current  # type: ignore[no-any-return]

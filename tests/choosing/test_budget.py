@@ -162,7 +162,7 @@ def test_a_curve_that_does_not_rise_promises_nothing() -> None:
     [
         (None, ("cosine", {"map": False})),
         ({"name": "mse"}, ("mse", {})),
-        ({"name": "cosine", "token_states": 1.0}, ("cosine", {"map": True})),
+        ([{"name": "cosine"}, {"name": "token_states"}], ("cosine", {"map": True})),
         ({"name": "emo"}, ("cosine", {"map": False})),
         ({"name": "simcse"}, ("cosine", {"map": False})),
     ],
@@ -246,7 +246,7 @@ def test_a_pair_is_one_item_for_a_method_on_pairs(tmp_path: Path, tiny_bert: Pat
     file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
     corpus = {"path": str(file), "text": ["one", "other"], "holdout": 0.0}
     steps = []
-    for method in ({"name": "cosine", "beside": {"name": "mnrl"}}, {"name": "cosine"}):
+    for method in ([{"name": "cosine"}, {"name": "mnrl"}], {"name": "cosine"}):
         recipe = recipe_for(tmp_path, tiny_bert, sentences, corpus=corpus, method=method)
         steps.append(planned_steps(recipe, Job(recipe).corpus))
     assert steps == [2 * math.ceil(60 / 16), 2 * math.ceil(120 / 16)]

@@ -56,13 +56,13 @@ def test_what_is_given_stands(tmp_path: Path, tiny_bert: Path, sentences: list[s
         sentences[:100],
         teachers,
         student={"shrink": {"of": "big", "layers": 1}, "dropout": 0.1},
-        method={"token_states": 0},
+        method=[{"name": "auto"}, {"name": "token_states", "weight": 0}],
         optimizer={"lr": 5e-5},
         training={"batch_size": 7},
     )
     assert made.student.shrink.layers == 1 and made.student.shrink.embedding is None
     assert made.student.dropout == 0.1
-    assert made.method.name == "cosine" and not made.method.token_states and made.method.options["map"] is False
+    assert made.method.entries == [{"name": "cosine", "map": False}]
     assert (made.optimizer.lr, made.training.batch_size) == (5e-5, 7)
     assert made.training.epochs == DEFAULTS["wide"].epochs(
         len(read_corpus(sentences[:100], tmp_path / "corpus").train_rows)
@@ -80,7 +80,7 @@ def test_a_named_embedder_and_a_plain_transformer_have_rows_of_their_own(
     for folder, kind in ((tiny_bert, "embedder"), (plain, "words")):
         made = filled(tmp_path, sentences[:60], teachers, student={"model": str(folder)})
         assert made.optimizer.lr == DEFAULTS[kind].lr, kind
-        assert made.method.options.get("map", True) is True, "its vectors are not the teacher's"
+        assert made.method.entries == [{"name": "cosine"}], "its vectors are not the teacher's"
 
 
 def test_a_teacher_without_a_model_gets_a_student_with_random_weights(tmp_path: Path, sentences: list[str]) -> None:
@@ -99,15 +99,16 @@ def test_several_teachers_share_no_space(tmp_path: Path, tiny_bert: Path, senten
     teachers = [{"name": name, "model": str(tiny_bert)} for name in ("one", "two")]
     made = filled(tmp_path, sentences[:60], teachers)
     assert made.student.shrink.of == "one"
-    assert made.student.space == "own" and not made.method.token_states
+    assert made.student.space == "own" and made.method.name == "cosine"
 
 
 def test_shorter_prefixes_of_a_cut_student_can_be_trained(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
     teachers = [{"name": "big", "model": str(tiny_bert)}]
-    made = filled(tmp_path, sentences[:60], teachers, method={"matryoshka": [8, 16]})
-    assert made.method.token_states and made.student.space == "own"
+    method = [{"name": "matryoshka", "dims": [8, 16]}, {"name": "token_states"}]
+    made = filled(tmp_path, sentences[:60], teachers, method=method)
+    assert made.student.space == "own"
     assert prepare(made).needs, "nothing refuses it: each length has a map of its own"
 
 

@@ -119,7 +119,7 @@ def test_the_head_ships_and_opens_without_remote_code(
 
 @pytest.mark.parametrize(
     ("method", "kinds"),
-    [(MOE, ("bert", "qwen3")), ({"name": "emo", "matryoshka": [8]}, ("bert",))],
+    [(MOE, ("bert", "qwen3")), ({"name": "matryoshka", "dims": [8], "of": "emo"}, ("bert",))],
     ids=["distillmoe, two teachers", "emo, matryoshka"],
 )
 def test_several_teachers_prefixes_and_sharpness_go_together(

@@ -88,14 +88,14 @@ def test_teacher_space_without_a_map_is_refused_before_teaching(
     assert not (tmp_path / "out" / "stores").exists() or not list((tmp_path / "out" / "stores").rglob("*.arrow"))
 
 
-@pytest.mark.parametrize("method", ["margin_mse", "score_kl", "beside"])
+@pytest.mark.parametrize("method", ["margin_mse", "score_kl", "a second one"])
 def test_ranking_methods_refuse_pairs_without_negatives(
     method: str, tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:
     own = CountingFunction()
-    options: dict[str, Any] = {"name": method, "preset": "paper"}
-    if method == "beside":
-        options = {"name": "cosine", "beside": {"name": "margin_mse"}}
+    options: Any = {"name": method, "preset": "paper"}
+    if method == "a second one":
+        options = [{"name": "cosine"}, {"name": "margin_mse"}]
     given = settings(tmp_path, tiny_bert, sentences[:40], method=options, teachers=[{"name": "own", "call": own.embed}])
     given["corpus"] |= {"text": ["q", "d"]}
     with pytest.raises(DistilvecError, match=r"^corpus\.text: .*no query .* has two.*distilvec mine"):
@@ -106,7 +106,7 @@ def test_ranking_methods_refuse_pairs_without_negatives(
 def clicked(own: CountingFunction, table: Path) -> dict[str, Any]:
     """Sections of a recipe with a teacher that counts and a table of scores."""
     return {
-        "method": {"name": "cosine", "beside": {"name": "score_kl"}},
+        "method": [{"name": "cosine"}, {"name": "score_kl"}],
         "teachers": [{"name": "own", "call": own.embed}],
         "scorers": [{"name": "clicks", "scores": str(table)}],
     }

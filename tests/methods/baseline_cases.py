@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.methods.world import options_of
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -192,7 +193,7 @@ def make_method(
     name: str, info: StudentInfo, teachers: int = 1, weights: Sequence[float] = (1.0, 1.0), **options: Any
 ) -> Method:
     """A method, built on a sample of its own; `weights` are those of two teachers."""
-    method = METHODS[name](METHODS[name].Options(**options))
+    method = METHODS[name](options_of(name, options))
     known = [replace(KNOWN, name=f"teacher{index}", weight=weight) for index, weight in enumerate(weights)]
     known = [KNOWN] if teachers == 1 else known
     method.needs(info, known)

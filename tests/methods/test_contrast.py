@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from distilvec.errors import DistilvecError
+from distilvec.methods import distillcse
 from distilvec.methods.base import Sample
 from distilvec.methods.distilcse import KeyQueue
 
@@ -109,15 +110,16 @@ def test_distillcse_rows_are_the_cross_entropy_without_the_diagonal(world, mean)
     torch.testing.assert_close(found, -(target * logits.log_softmax(-1)).sum(-1).mean())
 
 
-def test_shuffling_permutes_inside_groups_of_equal_mass(world) -> None:
+def test_shuffling_permutes_inside_groups_of_equal_mass(world, monkeypatch) -> None:
     """With one group of everything any pairing may occur; with tiny groups none but the true one does."""
     batch = world.batch(range(10))
     generator = torch.Generator().manual_seed(0)
     wanted, relations = torch.rand(10, 10, generator=generator), torch.rand(10, 10, generator=generator)
     allowed = ~batch.duplicate
+    monkeypatch.setattr(distillcse, "TEACHER_TEMPERATURE", 1.0)
 
     def shuffled(p: float) -> tuple[torch.Tensor, torch.Tensor]:
-        method = world.method("distillcse", group_p=p, teacher_temperature=1.0, seed=1)
+        method = world.method("distillcse", group_p=p, seed=1)
         found, target, mask = method._shuffle(relations, wanted, allowed, batch)
         assert mask[:, :9].all()
         assert not mask[:, 9].any()

@@ -221,7 +221,9 @@ def test_items_without_pairs_contribute_nothing(world, options, kind) -> None:
     terms = method(student, signals, world.batch(range(4)))
     assert not terms["ira"].counted.any()
     assert not terms["ira"].values.any()
-    carried = kind.startswith("no") and (method.options.student_mass == "pairs" or kind in {"no pair", "no table"})
+    carried = kind.startswith("no") and (
+        method.options.fixed.student_mass == "pairs" or kind in {"no pair", "no table"}
+    )
     carried &= kind != "no content" or method.options.special_tokens
     assert terms["otis"].counted.all() if carried else not terms["otis"].counted.any()
     loss = total(terms)

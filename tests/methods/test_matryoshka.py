@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.methods.baseline_cases import CLASSIFYING, KNOWN, METHODS
-from tests.methods.world import mixed, small_world, total
+from tests.methods.baseline_cases import CLASSIFYING, KNOWN
+from tests.methods.world import mixed, small_world, total, unbuilt
 from torch import nn
 
 from distilvec.errors import DistilvecError
-from distilvec.methods.matryoshka import Matryoshka
 from distilvec.methods.table import build_method
 
 WIDTH, ITEMS = 8, 24
@@ -45,7 +44,7 @@ def test_gradients_of_a_prefix_stay_inside_it(world, mean) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dims", "message"), [([12], r"toy: .*prefix 12 .*\b12\b"), ([0], r"\[0\] .*\b1\b"), ([], r"\[\] .*\b1\b")]
+    ("dims", "message"), [([12], r"toy: .*prefix 12 .*\b12\b"), ([0], r"\[0\] .*\b1\b"), ([], r"dims: .*\b1 item")]
 )
 def test_prefixes_out_of_range(world, dims, message) -> None:
     with pytest.raises(DistilvecError, match=message):
@@ -96,7 +95,7 @@ def test_the_maps_of_distillmoe_start_at_what_the_head_says_at_a_prefix() -> Non
 
 @pytest.mark.parametrize("name", ["sft", "uld", "multilevel_ot", "mined", "cdm"])
 def test_a_method_that_no_prefix_changes_is_refused(name) -> None:
-    method = Matryoshka(lambda: METHODS[name](METHODS[name].Options()), [2])
+    method = unbuilt(name, {}, [2])
     with pytest.raises(DistilvecError, match=f"^student: matryoshka: {name} .*cosine or dskd"):
         method.needs(CLASSIFYING, [KNOWN])
 
@@ -107,18 +106,17 @@ def test_without_a_map_a_prefix_is_too_short() -> None:
     alike = [replace(world.teachers[0], width=world.student.width)]
     assert build_method("cosine", {"map": False}).needs(world.student, alike).states
     with pytest.raises(DistilvecError, match="map"):
-        build_method("cosine", {"map": False}, [4]).needs(world.student, alike)
+        unbuilt("cosine", {"map": False}, [4]).needs(world.student, alike)
 
 
 def test_attention_alone_is_refused_and_what_a_prefix_changes_is_taken() -> None:
     world = small_world()
     attention = {"otis_weight": 0, "alpha": 0}
     with pytest.raises(DistilvecError, match="^toy: matryoshka: emo .*cosine or dskd"):
-        build_method("emo", attention, [4]).needs(world.student, world.teachers)
-    assert build_method("emo", {"alpha": 0}, [4]).needs(world.student, world.teachers).states
+        unbuilt("emo", attention, [4]).needs(world.student, world.teachers)
+    assert unbuilt("emo", {"alpha": 0}, [4]).needs(world.student, world.teachers).states
     for name, options in (("dskd", {}), ("mined", {"form": "embedding"}), ("cdm", {"form": "embedding"})):
-        taken = Matryoshka(lambda name=name, options=options: METHODS[name](METHODS[name].Options(**options)), [2])
-        assert taken.needs(CLASSIFYING, [KNOWN]).states
+        assert unbuilt(name, options, [2]).needs(CLASSIFYING, [KNOWN]).states
 
 
 def test_stages_and_lookup_are_passed_on(world) -> None:

@@ -15,7 +15,7 @@ from distilvec.errors import DistilvecError
 from distilvec.functional import info_nce
 from distilvec.methods.base import Sample
 from distilvec.methods.mnrl import MNRL, MNRLOptions, ranking_loss
-from distilvec.methods.table import build_method
+from distilvec.methods.table import build_method, build_methods
 from distilvec.recipe import Recipe
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
@@ -174,7 +174,7 @@ def test_positive_in_place_of_a_missing_negative_counts_once() -> None:
     group, role = torch.tensor([0, 1, 0, 1, 0, 1]), torch.tensor([0, 0, 1, 1, 2, 1])
     vectors, targets = torch.randn(1, 6, 4), torch.randn(6, 4)
     vectors[0, 5], targets[5] = vectors[0, 3], targets[3]
-    method = build_method("cosine", {"map": False, "beside": {"name": "mnrl"}})
+    method = build_methods([{"name": "cosine", "map": False}, {"name": "mnrl"}])
     student, teacher = StudentInfo("s", 4, layers=None, hidden=4), TeacherInfo("t", 4)
     present = torch.ones(6, dtype=torch.bool)
     told = [TeacherSignals(present=present, sentence=targets)]

@@ -175,9 +175,9 @@ def test_the_code_of_a_method_is_what_it_says_itself(module: Callable[[str], Non
         ("POWER = 2.0", "POWER = 3.0"),  # a number that the function reads
     ]:
         assert old in LOSS and read(LOSS.replace(old, new)) != first, old
-    prefixed = code_of(build_method("my_losses:MyLoss", {}, [4]))
+    prefixed = code_of(build_method("matryoshka", {"dims": [4], "of": "my_losses:MyLoss"}))
     assert prefixed is not None, "also behind our own wrappers"
-    assert code_of(build_method("cosine", {}, [4])) is None, "ours are known by their version"
+    assert code_of(build_method("matryoshka", {"dims": [4]})) is None, "ours are known by their version"
 
 
 def test_a_method_typed_in_a_console_has_code_too() -> None:

@@ -8,17 +8,17 @@ import pytest
 import torch
 from sentence_transformers import util
 from sentence_transformers.sentence_transformer.losses import DistillKLDivLoss, GISTEmbedLoss, MarginMSELoss
+from tests.methods.world import options_of
 from torch import Tensor
 
 from distilvec.corpus.batch import Batch
 from distilvec.errors import DistilvecError
 from distilvec.methods.base import Sample
-from distilvec.methods.beside import Beside
 from distilvec.methods.margin_mse import MarginMSE
 from distilvec.methods.mnrl import MNRL, MNRLOptions, ranking_loss
 from distilvec.methods.score_kl import ScoreKL, ScoreKLOptions
 from distilvec.methods.score_parts import ScoreOptions, deviations
-from distilvec.methods.table import build_method
+from distilvec.methods.table import build_methods
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
@@ -64,14 +64,14 @@ def test_margins_as_in_sentence_transformers(parts: int, similarity: Any) -> Non
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
-@pytest.mark.parametrize(("teacher", "student"), [(1.0, 1.0), (2.0, 0.5)])
-def test_listwise_as_in_sentence_transformers(teacher: float, student: float, similarity: Any) -> None:
+@pytest.mark.parametrize("student", [1.0, 0.5])
+def test_listwise_as_in_sentence_transformers(student: float, similarity: Any) -> None:
     """Theirs is multiplied by the square of the student's temperature."""
     given, scores = vectors(5), labels(5)
     there = DistillKLDivLoss(
-        None, SIMILARITY[similarity], teacher_temperature=teacher, student_temperature=student
+        None, SIMILARITY[similarity], teacher_temperature=1.0, student_temperature=student
     ).compute_loss_from_embeddings(given, scores)
-    options = ScoreKLOptions(raw=True, similarity=similarity, teacher_temperature=teacher, student_temperature=student)
+    options = options_of("score_kl", {"raw": True, "similarity": similarity, "student_temperature": student})
     found = loss(ScoreKL(options), torch.cat(given), batch_of(scores))
     torch.testing.assert_close(found * student**2, there)
 
@@ -156,9 +156,9 @@ def test_the_scale_is_fitted_to_the_untrained_student() -> None:
         ScoreKL().build(INFO, [], Sample(sample.student, []))
 
 
-def test_a_second_method_adds_its_terms() -> None:
-    both = build_method("cosine", {"map": False, "beside": {"name": "score_kl", "weight": 3, "raw": True}})
-    assert isinstance(both, Beside)
+def test_second_method_adds_its_terms() -> None:
+    both = build_methods([{"name": "cosine", "map": False}, {"name": "score_kl", "weight": 3, "raw": True}])
+    assert (both.name, both.needs_teacher, both.trains_on_pairs) == ("cosine + score_kl", True, True)
     teacher = TeacherInfo("t", WIDTH, 2, hidden=WIDTH)
     needs = both.needs(INFO, [teacher])
     assert (needs.companions, needs.coupled, needs.scores, needs.sentence) == (None, True, True, True)
@@ -170,14 +170,15 @@ def test_a_second_method_adds_its_terms() -> None:
     assert [(name, term.weight) for name, term in terms.items()] == [("cosine", 1.0), ("listwise", 3.0)]
     alone = ScoreKL(ScoreKLOptions(raw=True))(StudentOutput(given[None]), [], batch)["listwise"]
     torch.testing.assert_close(terms["listwise"].values, alone.values)
-    for beside, told in (
-        ({"weight": 1}, "method"),
-        ({"name": "score_kl", "weight": 0}, "0"),
-        ({"name": "score_kl", "temperature": 1}, '"temperature".*teacher_temperature'),
-        ({"name": "cosine"}, "cosine"),
+    for second, told in (
+        ({"name": "score_kl", "temperature": 1}, '"temperature"'),
+        ({"name": "cosine"}, "cosine stands there twice"),
         ({"name": "scorekl"}, '"scorekl".*score_kl'),
     ):
         with pytest.raises(DistilvecError, match=told):
-            build_method("cosine", {"beside": beside})
-    with pytest.raises(DistilvecError, match=r"^method\.beside: .* 2 "):
-        build_method("simcse", {"beside": {"name": "mnrl"}}).needs(INFO, [])
+            build_methods([{"name": "cosine"}, second])
+    assert build_methods([{"name": "cosine"}, {"name": "score_kl", "weight": 0}]).name == "cosine"
+    with pytest.raises(DistilvecError, match="weight above 0"):
+        build_methods([{"name": "cosine", "weight": 0}])
+    with pytest.raises(DistilvecError, match="^method: simcse .* 2 times, mnrl once"):
+        build_methods([{"name": "simcse"}, {"name": "mnrl"}]).needs(INFO, [])

@@ -8,7 +8,16 @@ from tests.training.starting import Starter
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.methods.base import Method
-from distilvec.methods.table import TABLE, available, build_method, build_options, resolve, show_method, show_methods
+from distilvec.methods.table import (
+    TABLE,
+    available,
+    build_method,
+    build_methods,
+    build_options,
+    resolve,
+    show_method,
+    show_methods,
+)
 
 
 def install(folder: Path, value: str) -> None:
@@ -57,7 +66,7 @@ def test_bad_values_are_named(mapping, message) -> None:
 
 def test_explicit_options_win_over_the_preset() -> None:
     options = build_options("talas", {"preset": "code", "temperature": 0.3})
-    assert (options.temperature, options.average_views) == (0.3, False)
+    assert (options.temperature, options.fixed.average_views) == (0.3, False)
 
 
 def test_an_entry_point_adds_a_method_but_does_not_replace_one(tmp_path, monkeypatch) -> None:
@@ -91,12 +100,14 @@ def test_listing_imports_no_method(start: Starter) -> None:
     assert start.code(code, bare=True).wait() == (0, "")
 
 
-def test_methods_are_built_with_or_without_prefixes() -> None:
+def test_methods_are_built_alone_at_prefixes_and_together() -> None:
     plain = build_method("mse", {"vectors": "raw"})
     assert (type(plain).name, plain.options.vectors) == ("mse", "raw")
-    prefixed = build_method("mse", {"vectors": "raw"}, [64, 128])
-    assert prefixed.dims == [64, 128]
+    prefixed = build_method("matryoshka", {"dims": [128, 64], "of": {"name": "mse", "vectors": "raw"}})
+    assert prefixed.prefixes == (64, 128)
     assert [sub.options.vectors for sub in prefixed.methods] == ["raw"] * 3
+    both = build_methods([{"name": "mse", "weight": 2}, {"name": "leaf"}])
+    assert (both.name, both.weights) == ("mse + leaf", [2.0, 1.0])
 
 
 def test_the_list_says_what_each_method_needs() -> None:

@@ -78,11 +78,6 @@ def test_lasd_of_the_top_layers_and_from_the_embeddings(world, mean) -> None:
     chain = [student.tokens[0][:, :, 0], *layers.unbind(1)]
     gaps = [relation_gap(upper[0], lower[0]) for lower, upper in pairwise(chain)]
     torch.testing.assert_close(mean(code), torch.stack(gaps).mean())
-    mask = student.mask[..., None]
-    chain[0] = (student.tokens[0] * mask).sum(-2) / mask.sum(-2)
-    gaps = [relation_gap(upper, lower) for lower, upper in pairwise(chain)]
-    pooled = world.method("talas", from_embeddings=True)(student, *rest)["lasd"]
-    torch.testing.assert_close(mean(pooled), torch.stack(gaps).mean())
 
 
 def test_lasd_is_zero_for_rotations_of_one_another(world, mean) -> None:
@@ -154,8 +149,8 @@ def test_options_that_contradict_each_other() -> None:
 
     with pytest.raises(ValidationError, match="simcse_weight, tamd_weight and lasd_weight"):
         TALASOptions(simcse_weight=0, tamd_weight=0, lasd_weight=0)
-    with pytest.raises(ValidationError, match="layers: .*from_embeddings"):
-        TALASOptions(layers=2, from_embeddings=True)
+    with pytest.raises(ValidationError, match="layers: .*preset: code"):
+        TALASOptions(layers=2, preset="code")
 
 
 def test_presets_are_the_papers_and_the_codes_settings() -> None:
@@ -163,7 +158,7 @@ def test_presets_are_the_papers_and_the_codes_settings() -> None:
 
     sound, code = TALASOptions(), TALASOptions(preset="code")
     assert (sound.simcse_weight, sound.tamd_weight, sound.lasd_weight) == (0.001, 0.75, 1.0)
-    assert (sound.temperature, sound.from_embeddings, sound.average_views) == (0.05, False, True)
-    assert (code.temperature, code.from_embeddings, code.average_views) == (0.1, True, False)
+    assert (sound.temperature, sound.fixed.from_embeddings, sound.fixed.average_views) == (0.05, False, True)
+    assert (code.temperature, code.fixed.from_embeddings, code.fixed.average_views) == (0.1, True, False)
     assert TALASOptions(preset="code", temperature=0.2).temperature == 0.2
-    assert not TALASOptions(preset="paper").from_embeddings
+    assert not TALASOptions(preset="paper").fixed.from_embeddings

@@ -13,9 +13,9 @@ from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.batch import Batch
 from distilvec.errors import DistilvecError
 from distilvec.flow.teach import teacher_info
-from distilvec.methods.base import Sample
-from distilvec.methods.table import build_method
-from distilvec.methods.token_states import TokenStates, check_pieces
+from distilvec.methods.base import Method, Sample
+from distilvec.methods.contract import check_pieces
+from distilvec.methods.table import build_method, build_methods
 from distilvec.store import SignalStore, fill
 from distilvec.store.axes import axes_of
 from distilvec.students import load_student, shrink
@@ -42,7 +42,7 @@ class World:
         self.tap = StudentTap(self.student)
         self.tokens = TokenizedCorpus.build(self.student, self.corpus.texts, 40, folder / "tokens")
 
-    def term(self, source: Any, method: TokenStates, rows: list[int], wanted: Any) -> tuple[Any, Any]:
+    def term(self, source: Any, method: Method, rows: list[int], wanted: Any) -> tuple[Any, Any]:
         source.prepare(wanted, self.tokens)
         batch = Collator(self.corpus, self.tokens, [source])(rows)
         needs = method.needs(self.tap.info, [teacher_info(self.teacher, wanted.axes)])
@@ -52,9 +52,8 @@ class World:
         assert list(terms) == ["cosine", "token_states"]
         return terms["token_states"], (seen, told)
 
-    def method(self, weight: float = 0.5, axes: int | None = None, found: dict[int, Any] | None = None) -> TokenStates:
-        method = build_method("cosine", {"map": False, "token_states": weight})
-        assert isinstance(method, TokenStates)
+    def method(self, weight: float = 0.5, axes: int | None = None, found: dict[int, Any] | None = None) -> Method:
+        method = build_methods([{"name": "cosine", "map": False}, {"name": "token_states", "weight": weight}])
         info = replace(teacher_info(self.teacher, axes), axes=found or {})
         nothing = TeacherSignals(present=torch.zeros(0, dtype=torch.bool), sentence=torch.zeros(0, 32))
         method.build(self.tap.info, [info], Sample(StudentOutput(torch.zeros(1, 1, 32)), [nothing]))
@@ -159,7 +158,7 @@ def test_narrower_states_are_compared_behind_the_map_of_the_pooling(
     rows = list(range(12))
     term, (seen, told) = world.term(LiveSource(world.teacher, world.corpus, tmp_path), method, rows, wanted)
     head, (last,) = student[2].linear, seen.tokens
-    theirs = told.tokens[method.layers[1]]
+    theirs = told.tokens[world.teacher.card.layers]
     ours = seen.tokens[last][0] @ head.weight.T + head.bias
     torch.testing.assert_close(ours.shape, theirs.shape)
     missed = ((ours - theirs).square().sum(-1) * seen.mask).sum() / (theirs.square().sum(-1) * told.mask).sum()
@@ -175,7 +174,7 @@ def test_narrower_states_are_compared_behind_the_map_of_the_pooling(
 def test_what_does_not_go_together_is_refused(
     same: World, tiny_model_folders: dict[str, Path], tmp_path: Path, sentences: list[str]
 ) -> None:
-    method, student, teacher = build_method("cosine", {"token_states": 1.0}), same.tap.info, teacher_info(same.teacher)
+    method, student, teacher = build_method("token_states", {}), same.tap.info, teacher_info(same.teacher)
     with pytest.raises(DistilvecError, match=r"token_states .*\b2\b"):
         method.needs(student, [teacher, teacher])
     with pytest.raises(DistilvecError, match=rf"^{student.name}: token_states .*\b64 numbers.*\b32\b.*shrink"):
@@ -184,7 +183,7 @@ def test_what_does_not_go_together_is_refused(
         method.needs(replace(student, layers=None), [teacher])
     other = load_student(tiny_model_folders["xlmr"], device="cpu")
     with pytest.raises(DistilvecError, match=r"^teacher: token_states .*\b\d+% .*shrink"):
-        check_pieces(list(other.tokenizer.get_vocab()), same.teacher.vocabulary, "teacher")
-    check_pieces(list(same.student.tokenizer.get_vocab()), same.teacher.vocabulary, "teacher")
+        check_pieces(method, list(other.tokenizer.get_vocab()), same.teacher.vocabulary, "teacher")
+    check_pieces(method, list(same.student.tokenizer.get_vocab()), same.teacher.vocabulary, "teacher")
     with pytest.raises(DistilvecError, match=r"^teacher teacher: .*\b48 and 32\b.*method\.map"):
         build_method("cosine", {"map": False}).needs(student, [replace(teacher, width=48)])

@@ -213,7 +213,7 @@ def test_top_k_of_cdm_cuts_both_directions() -> None:
     found = Compared(ours, seen["ids"], seen["logs"], seen["rest"], real, (real.long(), real.long()))
     known = found.ids.shape[-1]
     for top_k, kept, count in ((None, None, known), (2, 2, 2), (known + 1, None, known + 1)):
-        method = build_method("cdm", {"top_k": top_k}, None)
+        method = build_method("cdm", {"top_k": top_k})
         method.entries, method.back = [torch.nn.Identity()], [torch.nn.Identity()]
         there = mapped_divergence(found, found.ids, 1.0, kept)
         back = gathered_divergence(found, torch.nn.Identity(), 1.0, count)

@@ -8,7 +8,7 @@ class logits of the teachers are random and can be set (`vectors`, `logits`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.corpus.batch import Batch
-from distilvec.methods.base import Method, Needs, Sample
-from distilvec.methods.matryoshka import Matryoshka
-from distilvec.methods.table import build_method
+from distilvec.methods.base import Method, Needs, Options, Sample
+from distilvec.methods.table import build_method, build_methods, resolve
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
@@ -191,12 +190,18 @@ class World:
         )
 
     def method(
-        self, name: str, dims: Sequence[int] | None = None, *, student: StudentInfo | None = None, **options: Any
+        self,
+        name: str | Sequence[Mapping[str, Any]],
+        dims: Sequence[int] | None = None,
+        *,
+        student: StudentInfo | None = None,
+        **options: Any,
     ) -> Method:
-        """Built on the untrained student in eval mode, as training does it; at prefixes too where there are dims."""
-        method = build_method(name, options)
-        if dims is not None:
-            method = Matryoshka(lambda: build_method(name, options), list(dims))
+        """Built on the untrained student in eval mode, as training does it; at prefixes too where there are dims.
+
+        `name`: of one, with its options, or the entries of several.
+        """
+        method = unbuilt(name, options, dims) if isinstance(name, str) else build_methods(name)
         info = student or self.student
         needs = method.needs(info, self.teachers)
         self.encoder.eval()
@@ -249,6 +254,24 @@ class World:
             torch.manual_seed(seed)
             disturbed = replace(student, embedding=embedding.detach() + 0.1 * torch.randn_like(embedding))
             assert total(method(disturbed, signals, batch)) > value
+
+
+def options_of(name: str, options: Mapping[str, Any]) -> Options:
+    """Options of a method; a test may give constants, too, which only presets change."""
+    schema = resolve(name).Options
+    own = {key: value for key, value in options.items() if key in schema.constants}
+    if own:
+        presets = {preset: {**values, **own} for preset, values in schema.presets.items()}
+        changed = {"constants": {**schema.constants, **own}, "presets": presets, "__module__": __name__}
+        schema = type(schema.__name__, (schema,), changed)
+    return schema(**{key: value for key, value in options.items() if key not in own})
+
+
+def unbuilt(name: str, options: Mapping[str, Any], dims: Sequence[int] | None = None) -> Method:
+    """A method with options of `options_of`; at several prefixes where `dims` names them."""
+    if dims is not None:
+        return build_method("matryoshka", {"dims": dims, "of": {"name": name, **options}})
+    return resolve(name)(options_of(name, options))
 
 
 def small_world(teachers: int = 1, **more: Any) -> World:

@@ -101,7 +101,6 @@ _MOE = {
     "options.width": 1024,
     "options.gate": "linear",
     "options.dropout": 0.1,
-    "options.floor_weight": 1.0,
 }
 _add("paper-distillmoe", _LABELS, _MOE)
 _add("paper-distillmoe-supervised", _LABELS, _HEAD, _MOE)
@@ -161,7 +160,7 @@ _TRAINER = {
     "options.temperature": 0.05,
 }
 _add("paper-simcse", _TRAINER, epochs=1)
-_add("paper-distillcse", _TRAINER, max_steps=5000, options__teacher_temperature=0.0125, options__group_p=0.1)
+_add("paper-distillcse", _TRAINER, max_steps=5000, options__group_p=0.1)
 # DistilCSE [C]: a tenth of an epoch of warm-up in 20, betas 0.9 and 0.98, clipping at 1.
 _add(
     "paper-distilcse",
@@ -186,7 +185,7 @@ _add(
     batch=32,
     epochs=30,
     pooling="mean",
-    options__unit_target=True,
+    options__preset="paper",
 )
 
 # [C] matchmaker, config/train/defaults.yaml: Adam at 7e-6 without decay, 32 triplets, passages of 200 pieces. [P] Dot

@@ -43,7 +43,7 @@ def _resolved(file: Path, folder: Path) -> dict[str, Any]:
         "sharpness": None if sharpness is None else sharpness.kind,
         "rho": None if sharpness is None else sharpness.rho,
         "eta": None if sharpness is None else sharpness.eta,
-        **{f"options.{key}": value for key, value in recipe.resolve_method().model_dump().items()},
+        **{f"options.{key}": value for key, value in recipe.build_method().options.model_dump().items()},
     }
 
 

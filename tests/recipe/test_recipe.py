@@ -338,10 +338,10 @@ def test_repeated_key_is_named() -> None:
 
 
 def test_prefixes_in_the_teachers_space_are_refused(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
-    options = {"name": "leaf", "matryoshka": [8]}
+    options = {"name": "matryoshka", "dims": [8], "of": "leaf"}
     made = tiny_recipe(tmp_path, tiny_bert, sentences[:60], method=options)
     assert made.student is not None and made.student.space == "own"
-    with pytest.raises(DistilvecError, match=r"^method\.matryoshka: .*space: teacher"):
+    with pytest.raises(DistilvecError, match=r"^student\.space: .*matryoshka.*prefixes.*space: teacher"):
         tiny_recipe(
             tmp_path, tiny_bert, sentences[:60], method=options, student={"model": str(tiny_bert), "space": "teacher"}
         )

@@ -277,7 +277,7 @@ def test_a_run_learns_the_scores_and_says_whose_they_are(tmp_path: Path, tiny_be
         tmp_path, tiny_bert, sentences[:60],
         teachers=[{"name": "tiny", "model": str(tiny_bert)}],
         student={"shrink": {"of": "tiny", "layers": 1}},
-        method={"name": "cosine", "beside": {"name": "score_kl", "weight": 0.5}},
+        method=[{"name": "cosine"}, {"name": "score_kl", "weight": 0.5}],
         training={"max_steps": 24, "batch_size": 8, "use_cpu": True},
         optimizer={"lr": 3e-3},
     )  # fmt: skip
@@ -377,13 +377,13 @@ def test_recipes_that_make_no_sense_with_scores(tmp_path: Path, tiny_bert: Path,
     refused(r'^scorers: .*"margin_mse"', scorers=[])
     refused(
         r'^corpus\.text: .*"score_kl"',
-        method={"name": "simcse", "beside": {"name": "score_kl"}},
+        method=[{"name": "simcse"}, {"name": "score_kl"}],
         corpus={"path": sentences[:40]},
     )
     refused(r"^scorers\.0: .*model, call and scores", scorers=[{"name": "words"}])
     refused(r'two scorers.*"words"', scorers=[{"name": "words", "call": overlap}] * 2)
     refused(r'"words"', teachers=[{"name": "words", "model": str(tiny_bert)}])
-    refused(r"^method.*: .*no method \"scorekl\"", method={"name": "cosine", "beside": {"name": "scorekl"}})
+    refused(r"^method.*: .*no method \"scorekl\"", method=[{"name": "cosine"}, {"name": "scorekl"}])
 
 
 def test_scorers_that_nothing_learns_from_are_not_asked(

@@ -65,7 +65,7 @@ def assemble(home: Path, method: str, student: str = "student", rows: int = 40, 
         given["student"], corpus.texts, len(corpus), home / "tokens", fingerprint=corpus.fingerprint
     )
     torch.manual_seed(0)
-    made = build_method(method, options, None)
+    made = build_method(method, options)
     tap = StudentTap(given["student"])
     needs = made.needs(tap.info, infos)
     train = np.asarray(corpus.train_rows)[:rows]

@@ -136,7 +136,7 @@ def train(job: Job) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from distilvec.methods.table import build_method
+    from distilvec.methods.table import build_methods
     from distilvec.recipe import OptimizerSection, TaskSection, TrainingSection
     from distilvec.tasks.table import build_task
     from distilvec.training import Material, Settings, fit
@@ -152,7 +152,9 @@ def train(job: Job) -> None:
     corpus.holdout_rows = np.concatenate([corpus.holdout_rows, corpus.train_rows[train_rows:]])[:16]
     corpus.train_rows = corpus.train_rows[:train_rows]
     torch.manual_seed(0)
-    method = build_method(job["method"], job.get("options", {}), job.get("matryoshka"))
+    entry = {"name": job["method"], **job.get("options", {})}
+    dims = job.get("matryoshka")
+    method = build_methods([entry if dims is None else {"name": "matryoshka", "dims": dims, "of": entry}])
     task = None
     if "task" in job:
         width = given["student"].get_embedding_dimension()

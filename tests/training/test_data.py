@@ -238,7 +238,7 @@ def test_store_and_live_teacher_give_the_same_loss(home: Path, tmp_path: Path, d
     tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), home / "tokens", fingerprint=corpus.fingerprint)
     for name in ("cosine", "talas", "relational"):
         losses = {}
-        method = build_method(name, {}, None)
+        method = build_method(name, {})
         needs = method.needs(StudentTap(student).info, infos)
         sample = make_sample(student, tokens, [sources["store"]], corpus.train_rows, seed=0, needs=needs)
         method.build(StudentTap(student).info, infos, sample)
@@ -265,7 +265,7 @@ def test_class_logits_of_store_and_live_teacher_give_the_same_loss(home: Path, t
     corpus, student, infos, live = given["corpus"], given["student"].eval(), given["teachers"], given["sources"][0]
     torch.manual_seed(0)
     task = build_task(TaskSection(kind="classification"), infos[0].width, corpus.labels, corpus.label_names)
-    method = build_method(name, {}, None)
+    method = build_method(name, {})
     info = describe(StudentTap(student).info, task)
     needs = method.needs(info, infos)
     wanted = needs.of(0)
@@ -305,7 +305,7 @@ def test_a_batch_of_which_the_store_has_nothing_trains_on_the_labels_alone(
     given = jobs.parts(home, "still", "labelled", "classifier")
     corpus, student, infos, teacher = given["corpus"], given["student"], given["teachers"], given["sources"][0].teacher
     task = build_task(TaskSection(kind="classification"), infos[0].width, corpus.labels, corpus.label_names)
-    info, method = describe(StudentTap(student).info, task), build_method(name, {}, None)
+    info, method = describe(StudentTap(student).info, task), build_method(name, {})
     needs, store = method.needs(info, infos), SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width)
     fill(store, teacher, corpus.teacher_texts(np.arange(8, 20)), corpus.teacher_keys[8:20], needs.of(0))
     tokens = TokenizedCorpus.build(student, corpus.texts, len(corpus), home / "tokens", fingerprint=corpus.fingerprint)

@@ -451,11 +451,7 @@ def test_a_tracker_gets_what_is_logged(home: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_matryoshka_hands_on_lookup_and_stages(home: Path) -> None:
-    from distilvec.methods.distilcse import DistilCSE
-    from distilvec.methods.jasper_stella import JasperStella
-    from distilvec.methods.matryoshka import Matryoshka
-
-    method = Matryoshka(lambda: DistilCSE(DistilCSE.Options(queue=8)), [4, 8])
+    method = build_method("matryoshka", {"dims": [4, 8], "of": {"name": "distilcse", "queue": 8}})
     method.lookup = lambda teacher, keys: torch.zeros(len(keys), jobs.WIDTH)
     seen: list[Any] = []
 
@@ -481,7 +477,7 @@ def test_matryoshka_hands_on_lookup_and_stages(home: Path) -> None:
     needs = method.needs(tap.info, given["teachers"])
     Distiller(student, method, needs)(**Collator(corpus, tokens, given["sources"])([0, 1, 2]))
     assert seen == [method.lookup] * 3
-    staged = Matryoshka(lambda: JasperStella(JasperStella.Options(heads_share=0.25)), [8])
+    staged = build_method("matryoshka", {"dims": [8], "of": {"name": "jasper_stella", "heads_share": 0.25}})
     assert [staged.trains_student(progress) for progress in (0.0, 0.2, 0.25, 1.0)] == [False, False, True, True]
 
 

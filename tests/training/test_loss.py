@@ -33,7 +33,7 @@ METHODS = [
     "leaf",
     "distilcse",
     "distillcse",
-    {"name": "cosine", "matryoshka": [8, 16]},
+    {"name": "matryoshka", "dims": [8, 16]},
 ]
 
 
@@ -276,8 +276,8 @@ def test_what_it_refuses(student: SentenceTransformer, store: SignalStore, texts
         DistillationLoss(student, "cosine", store, texts=["A text that nobody has taught."])
     with pytest.raises(DistilvecError, match='"cosin".*"cosine"'):
         DistillationLoss(student, "cosin", store)
-    for method in ("mnrl", "score_kl", {"name": "relational", "beside": {"name": "score_kl"}}):
-        with pytest.raises(DistilvecError, match=r"^(mnrl|score_kl|beside): .*distilvec run"):
+    for method in ("mnrl", "score_kl", [{"name": "relational"}, {"name": "score_kl"}]):
+        with pytest.raises(DistilvecError, match=r"^(mnrl|score_kl|relational \+ score_kl): .*distilvec run"):
             DistillationLoss(student, method, store, texts=texts)
     loss = DistillationLoss(student, "relational", store)
     features = student.preprocess(texts[:4])
@@ -289,7 +289,7 @@ def test_what_it_refuses(student: SentenceTransformer, store: SignalStore, texts
     other = DistillationLoss(student, "cosine", store, texts=texts)
     other.save_heads(tmp_path)
     with pytest.raises(DistilvecError, match=r"/distilvec_heads\.safetensors: .*\bMatryoshka\b"):
-        DistillationLoss(student, {"name": "cosine", "matryoshka": [8]}, store, texts=texts).load_heads(tmp_path)
+        DistillationLoss(student, {"name": "matryoshka", "dims": [8]}, store, texts=texts).load_heads(tmp_path)
     before = (tmp_path / HEADS).read_bytes()
     with full_beyond(500), pytest.raises(EnvironmentProblem, match=r"/distilvec_heads\.safetensors: .*ulimit -f"):
         other.save_heads(tmp_path)

@@ -29,8 +29,8 @@ ASAM: dict[str, Any] = {"kind": "asam", "rho": 0.5}
 SMALL_LR = 5e-4
 # DistillMoE has places where rounding decides, and six steps make 1e-2 of it: which teacher tokens a threshold keeps,
 # and the kink of the diversity's relu, where its experts start (orthogonal) and to which it drives them. Here all
-# tokens are kept, and the experts start at random, or without that term.
-SMOOTH: dict[str, Any] = {"layers": 2, "dropout": 0, "mass": 1.0, "most_tokens": None, "least_cosine": None}
+# tokens are kept, and the experts start at random.
+SMOOTH: dict[str, Any] = {"layers": 2, "dropout": 0, "mass": 1.0, "least_cosine": None}
 RANDOM = SMOOTH | {"start": "random"}
 # One job for each way in which rows of two processes meet: a method's terms, a task, what adds a term, accumulation,
 # each kind of sharpness, cached gradients. Where two of these cross without a line of their own (ASAM over each method,
@@ -92,7 +92,7 @@ JOBS: dict[str, dict[str, Any]] = {
     },
     "distillmoe": {
         "method": "distillmoe",
-        "options": SMOOTH | {"diversity_weight": 0},
+        "options": RANDOM,
         "live": "decoder",
         "lr": 0.01,
         "training": TRAINING,

@@ -34,7 +34,11 @@ JOBS: dict[str, dict[str, Any]] = {
         "training": ACCUMULATED,
         "optimizer": {"lr": 1e-2, "sharpness": {"kind": "asam", "per": "batch", "every": 2, "fresh_dropout": True}},
     },
-    "distilcse": {"method": "distilcse", "options": {"queue": 20, "learn_temperature": True}, "training": TRAINING},
+    "distilcse": {
+        "method": "distilcse",
+        "options": {"preset": "code", "init": "ridge", "queue": 20},
+        "training": TRAINING,
+    },
     "matryoshka-distilcse": {
         "method": "distilcse",
         "options": {"queue": 20},

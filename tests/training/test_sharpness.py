@@ -208,7 +208,7 @@ def test_disam_without_domains_is_refused(home: Path, tmp_path: Path) -> None:
     with pytest.raises(DistilvecError, match=r"^optimizer\.sharpness\.kind: disam .*Set corpus\.domain"):
         fit(
             given["student"],
-            build_method("cosine", {}, None),
+            build_method("cosine", {}),
             Material(given["corpus"], given["teachers"], given["sources"]),
             Settings(TrainingSection(), OptimizerSection(sharpness={"kind": "disam"}), tmp_path),  # type: ignore[arg-type]
         )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.methods.world import options_of
 
 from distilvec.alignment import align
 from distilvec.corpus import Corpus, read_corpus
@@ -17,8 +18,8 @@ from distilvec.corpus.batch import Batch
 from distilvec.errors import DataError, DistilvecError
 from distilvec.flow.teach import teacher_info
 from distilvec.methods.base import Sample
-from distilvec.methods.emo import EMO, EMOOptions
-from distilvec.methods.table import build_method
+from distilvec.methods.emo import EMO
+from distilvec.methods.table import resolve
 from distilvec.store import SignalStore, fill
 from distilvec.store.ragged import RaggedSignal
 from distilvec.students import load_student
@@ -167,7 +168,7 @@ def test_a_store_digests_maps_once_and_nothing_changes(
     parts["info"] = TeacherInfo(
         "teacher", card.width, teacher.card.layers, hidden=teacher.hidden, causal=teacher.causal
     )
-    method = EMO(EMOOptions(**{"init": "random", "standardize": False, "alpha": 0, **options}))
+    method = EMO(options_of("emo", {"init": "random", "standardize": False, "alpha": 0, **options}))
     student = StudentTap(parts["student"]).info
     needs = method.needs(student, [parts["info"]])
     method.build(student, [parts["info"]], Sample(StudentOutput(torch.zeros(1, 1, student.width)), []))
@@ -208,7 +209,7 @@ def test_a_method_makes_the_same_of_a_store_and_of_its_teacher(
     teacher, corpus, tokens = parts["teacher"], parts["corpus"], parts["tokens"]
     tap, info = StudentTap(parts["student"].eval()), teacher_info(teacher)
     torch.manual_seed(3)
-    method = build_method(name, {"init": "random", "standardize": False, **options}, None)
+    method = resolve(name)(options_of(name, {"init": "random", "standardize": False, **options}))
     needs = method.needs(tap.info, [info])
     method.build(tap.info, [info], Sample(StudentOutput(torch.zeros(1, 1, tap.info.width)), [SIGNALS]))
     method.eval()

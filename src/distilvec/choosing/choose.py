@@ -20,7 +20,6 @@ from distilvec.flow.prepare import judging_tasks, named_tasks, open_corpus, open
 from distilvec.flow.start import source_model, teacher_model
 from distilvec.flow.teach import Taught
 from distilvec.judging import CachedEncoder, Judgement, JudgingTask, judge, settle_tasks
-from distilvec.methods.table import on_pairs
 from distilvec.progress import Ticker
 from distilvec.recipe import Recipe, given
 
@@ -135,7 +134,7 @@ def planned_steps(recipe: Recipe, corpus: Corpus) -> int:
 def _items(recipe: Recipe, corpus: Corpus) -> int:
     """Items that are trained on; where the method trains on pairs, a pair is one."""
     rows = corpus.train_rows
-    if not recipe.method.is_open and on_pairs(recipe.method.name, recipe.method.options) and corpus.groups is not None:
+    if not recipe.method.is_open and recipe.method.build().trains_on_pairs and corpus.groups is not None:
         rows, _ = rows_with_companions(corpus, rows, None)
     return len(rows)
 

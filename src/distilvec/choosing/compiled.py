@@ -198,7 +198,8 @@ def _mapped(bench: Bench) -> int:
     """Numbers of a teacher's vector where a map to it will ship behind the student, else 0."""
     recipe = bench.recipe
     space = None if recipe.student is None else recipe.student.space
-    return 0 if space != "teacher" or recipe.method.options.get("map") is False else bench.taught[0].info.width
+    unmapped = any(each.options.get("map") is False for each in recipe.method.root)
+    return 0 if space != "teacher" or unmapped else bench.taught[0].info.width
 
 
 def _fitting(

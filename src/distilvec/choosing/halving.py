@@ -18,7 +18,7 @@ from distilvec.choosing.measuring import Bench, Measured
 from distilvec.choosing.workers import Lesson, Probe, Stored, Trainings
 from distilvec.errors import DistilvecError
 from distilvec.methods.base import Method
-from distilvec.methods.table import HELD, build_method, resolve
+from distilvec.methods.table import build_method
 from distilvec.progress import Ticker
 from distilvec.recipe import Recipe
 
@@ -40,11 +40,10 @@ def probe_method(recipe: Recipe, width: int, teacher: int) -> Method:
     Args:
         width, teacher: of the vectors of student and teacher.
     """
-    section = recipe.method
-    cls = None if section.is_open else resolve(section.name)
-    if cls is not None and cls.needs_teacher and not cls.inside:
-        options = {name: value for name, value in section.options.items() if name not in HELD}
-        return build_method(section.name, options, section.matryoshka)
+    first = recipe.method.first
+    method = None if recipe.method.is_open else build_method(first.name, first.options)
+    if method is not None and method.needs_teacher and not method.inside:
+        return method
     return build_method("cosine", {"map": width != teacher})
 
 

@@ -211,7 +211,7 @@ def refuse_misfits(student: SentenceTransformer, bench: Bench) -> None:
     recipe = bench.recipe
     if recipe.method.is_open:
         return
-    method = build_method(recipe.method.name, recipe.method.options, recipe.method.matryoshka)
+    method = recipe.method.build()
     info = StudentTap(student).info
     if recipe.task is not None:
         info = describe(info, build_task(recipe.task, info.width, bench.whole.labels, bench.whole.label_names))

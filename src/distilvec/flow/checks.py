@@ -17,8 +17,6 @@ from distilvec.flow.score import STORAGE, QueryDocuments, open_scorer, without_s
 from distilvec.flow.writing import METRICS, read_items, writes
 from distilvec.judging import NeighbourTask, agreement
 from distilvec.judging.verdict import too_few
-from distilvec.methods.base import Method
-from distilvec.methods.table import resolve
 from distilvec.modules.invariance import warn_of_batches
 from distilvec.modules.pipeline import default_prompt, side_prompt
 from distilvec.modules.promised_tokens import ENDS_BARE, ends_bare
@@ -141,8 +139,8 @@ def check_scorers(recipe: Recipe, corpus: Corpus) -> None:
 
 def _check_negatives(recipe: Recipe, corpus: Corpus) -> None:
     """Check that some query has two documents: of one alone there is no margin and no order to learn."""
-    beside, queries = recipe.method.beside or {}, QueryDocuments.of(corpus).queries
-    named = [name for name in (recipe.method.name, beside.get("name")) if name in ORDERS]
+    queries = QueryDocuments.of(corpus).queries
+    named = [entry.name for entry in recipe.method.root if entry.name in ORDERS]
     if not named or len(np.unique(queries)) < len(queries):
         return
     raise DistilvecError(
@@ -196,7 +194,7 @@ def _measured(prepared: Prepared) -> list[str]:
     known: list[str] = []
     if recipe.teachers and not writes(recipe) and _held_out_vectors(prepared) >= FEWEST_HELD_OUT:
         alone = len(prepared.teachers.met) == 1  # a student has no map into the spaces of several
-        mapped = alone and resolve(recipe.method.name).teacher_map is not Method.teacher_map
+        mapped = alone and recipe.method.build().has_map
         probe = np.eye(4)
         found = agreement(probe, probe, probe if mapped else None)
         known += [f"agreement_{name}" for name, value in found.items() if isinstance(value, float)]

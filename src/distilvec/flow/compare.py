@@ -192,8 +192,9 @@ def _notes(recipe: Recipe, seeds: int, rates: Mapping[str, float], of_held_out: 
 
 def _kept_options(recipe: Recipe, variants: Mapping[str, Recipe]) -> list[str]:
     """Which rows have options that only the recipe names."""
-    own = [name for name, variant in variants.items() if variant.method.name == recipe.method.name]
-    if not own or not recipe.method.options:
+    own = [name for name, variant in variants.items() if variant.method.first.name == recipe.method.first.name]
+    first, *others = recipe.method.entries
+    told = [f"{key}={value}" for key, value in first.items() if key != "name"] + [str(each) for each in others]
+    if not own or not told:
         return []
-    told = ", ".join(f"{key}={value}" for key, value in recipe.method.options.items())
-    return [f"What else the recipe says of {recipe.method.name} holds for {', '.join(own)}, too: {told}."]
+    return [f"What else the recipe says of {first['name']} holds for {', '.join(own)}, too: {', '.join(told)}."]

@@ -111,7 +111,7 @@ def compress_run(
         corpus.texts(held),
         corpus.texts(sampled_rows(np.asarray(corpus.train_rows), MOST)),
         tasks,
-        widths=recipe.method.matryoshka,
+        widths=list(recipe.method.build().prefixes) or None,
         with_speed=recipe.judging.speed,
         trust_remote_code=given(recipe.student, "student").trust_remote_code,
     )

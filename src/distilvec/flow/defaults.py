@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError
 from distilvec.flow.start import source_model
-from distilvec.methods.base import Method
-from distilvec.methods.table import resolve
+from distilvec.methods.table import build_methods
 from distilvec.modules.blocks import parameters
 from distilvec.modules.opening import locate
 from distilvec.recipe import AutoSection, Recipe, StudentSection
 from distilvec.recipe.defaults import DEFAULTS, Default
+from distilvec.recipe.method_section import AUTO
 from distilvec.recipe.places import at_revision
 from distilvec.students.sizes import cut_of
 from distilvec.words import millions
@@ -43,9 +44,8 @@ def with_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
     row = DEFAULTS[kind_of(recipe, section)]
     method = _method(recipe, section, row, texts)
     if recipe.method.is_open:
-        options = ", ".join(f"{name}: {_shown(value)}" for name, value in method.items() if name != "name")
-        shown = f" ({options})" if options else ""
-        chosen.append(f"method: {method['name']}{shown}, as the student is {row.kind} (see {row.evidence})")
+        shown = " + ".join(_told(entry) for entry in method)
+        chosen.append(f"method: {shown}, as the student is {row.kind} (see {row.evidence})")
     given = {name: value for name, value in section.items() if value is not None}
     student = (_further(recipe, row, method) | given) if recipe.method.is_open else section
     rate, training = recipe.optimizer.lr, recipe.training
@@ -79,6 +79,12 @@ def training_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
         return with_defaults(recipe, corpus)
     looking = recipe.model_copy(update={"student": StudentSection(auto=AutoSection())})
     return with_defaults(looking, corpus).model_copy(update={"student": None})
+
+
+def _told(entry: Mapping[str, Any]) -> str:
+    """A method and its options, as a line says them."""
+    options = ", ".join(f"{name}: {_shown(value)}" for name, value in entry.items() if name != "name")
+    return f"{entry['name']} ({options})" if options else str(entry["name"])
 
 
 def _shown(value: Any) -> str:
@@ -147,31 +153,34 @@ def _student(recipe: Recipe, corpus: Corpus, chosen: list[str]) -> dict[str, Any
     return data
 
 
-def _method(recipe: Recipe, section: dict[str, Any], row: Default, texts: int) -> dict[str, Any]:
-    """The method's section as a dictionary; an open one takes the row's, as far as the teachers allow it."""
-    given = recipe.method.model_dump(exclude_defaults=True)
+def _method(recipe: Recipe, section: dict[str, Any], row: Default, texts: int) -> list[dict[str, Any]]:
+    """The entries of the method; an open one takes the row's, as far as the teachers allow it."""
+    given = recipe.method.entries
     if not recipe.method.is_open:
         return given
     if not recipe.teachers:
         pairs = recipe.corpus is not None and not isinstance(recipe.corpus.text, str)
         name = "score_kl" if recipe.scorers else "sft" if recipe.task is not None else "mnrl" if pairs else "simcse"
-        return {**given, "name": name}
-    method = dict(row.method)
-    first = recipe.teachers[0]
-    if len(recipe.teachers) > 1 or first.model is None or first.name != (section.get("shrink") or {}).get("of"):
-        method = {"name": method["name"]}  # token states and vectors as they are need the teacher it was cut out of
-    if recipe.method.matryoshka is not None:
-        method.pop("map", None)  # each length has a map of its own
-    if texts > MOST_TOKEN_STATES:
-        method.pop("token_states", None)
-    return method | given
+        entries = [{"name": name}]
+    else:
+        entries = [dict(entry) for entry in row.method]
+        first = recipe.teachers[0]
+        if len(recipe.teachers) > 1 or first.model is None or first.name != (section.get("shrink") or {}).get("of"):
+            # Token states and vectors as they are need the teacher it was cut out of.
+            entries = [{"name": entries[0]["name"]}]
+        if texts > MOST_TOKEN_STATES:
+            entries = [entry for entry in entries if entry["name"] != "token_states"]
+    chosen, said = entries[0]["name"], {entry["name"]: entry for entry in entries}
+    for entry in given:
+        name = chosen if entry["name"] == AUTO else entry["name"]
+        said[name] = {**said.get(name, {}), **entry, "name": name}
+    return [entry for entry in said.values() if entry.get("weight") != 0]
 
 
-def _further(recipe: Recipe, row: Default, method: dict[str, Any]) -> dict[str, Any]:
+def _further(recipe: Recipe, row: Default, entries: list[dict[str, Any]]) -> dict[str, Any]:
     """The row's further keys of the student; one of several teachers, of a task or with prefixes has its own space."""
-    further = dict(row.student)
+    further, method = dict(row.student), build_methods(entries)
     alone = len(recipe.teachers) == 1 or (recipe.teachers and recipe.combine != "separate")
-    own = recipe.task is not None or recipe.method.matryoshka is not None
-    if own or not alone or resolve(method["name"]).teacher_map is Method.teacher_map:
+    if recipe.task is not None or method.prefixes or not alone or not method.has_map:
         further.pop("space", None)
     return further

@@ -26,7 +26,6 @@ from distilvec.judging import automatic_tasks, load_tasks
 from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.contract import check_needs
-from distilvec.methods.table import build_method, resolve
 from distilvec.recipe import Recipe, StudentSection, given
 from distilvec.students.output import StudentInfo
 from distilvec.tasks.base import Task
@@ -64,7 +63,7 @@ def require(recipe: Recipe, command: str) -> None:
         return
     check_writing(recipe, command)
     trains = "teachers or student" in REQUIRED[command]
-    if trains and resolve(recipe.method.name).needs_teacher and not recipe.teachers:
+    if trains and fresh_method(recipe).needs_teacher and not recipe.teachers:
         raise DistilvecError(
             f'this key is missing, and method "{recipe.method.name}" learns from a teacher',
             where="teachers",
@@ -250,8 +249,7 @@ class Prepared:
 
 def fresh_method(recipe: Recipe) -> Method:
     """The recipe's method, without heads yet."""
-    section = recipe.method
-    return build_method(section.name, section.options, section.matryoshka)
+    return recipe.method.build()  # type: ignore[no-any-return]
 
 
 def fresh_task(recipe: Recipe, corpus: Corpus, info: StudentInfo) -> Task | None:

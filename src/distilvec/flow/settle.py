@@ -28,8 +28,7 @@ from distilvec.flow.teach import class_order
 from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.code import code_of
-from distilvec.methods.contract import check_needs
-from distilvec.methods.token_states import check_pieces
+from distilvec.methods.contract import check_needs, check_pieces
 from distilvec.modules.blocks import find_writer
 from distilvec.modules.lora import check_lora
 from distilvec.modules.routing import hand_out_routing
@@ -110,9 +109,9 @@ def _check_student(
     recipe: Recipe, method: Method, needs: Needs, student: SentenceTransformer, teachers: Teachers
 ) -> None:
     """Refuse token states of pieces that the teacher lacks, and gradient caching where it changes the loss."""
-    if recipe.method.token_states and teachers.each:
+    if needs.same_pieces and teachers.each:
         first, pieces = teachers.first, list(student.tokenizer.get_vocab())
-        check_pieces(pieces, first.vocabulary, first.card.name)
+        check_pieces(method, pieces, first.vocabulary, first.card.name)
     cached = recipe.training.mini_batch_size
     check_caching(method, needs, cached, None if cached is None else student)
 

@@ -12,7 +12,7 @@ import yaml
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.methods.own import path_of
-from distilvec.methods.table import available, called, resolve
+from distilvec.methods.table import available, called
 from distilvec.recipe import AutoSection, Recipe, StudentSection
 from distilvec.recipe.sections import NAME
 
@@ -53,7 +53,7 @@ def variants_of(recipe: Recipe, methods: Spec | Sequence[Spec]) -> dict[str, Rec
     for spec in _listed(methods):
         row = _parse(spec)
         label = row.label or called(row.name) + row.told
-        if row.label is None and label in variants and variants[label].method.name != row.name:
+        if row.label is None and label in variants and variants[label].method.first.name != row.name:
             label = row.name + row.told  # classes of two modules may share a name
         if label in variants:
             raise DistilvecError(f'"{label}" is given twice', where="methods", remedy="Give one a label of its own.")
@@ -64,12 +64,13 @@ def variants_of(recipe: Recipe, methods: Spec | Sequence[Spec]) -> dict[str, Rec
                 remedy="Give one a label.",
             )
         data = recipe.model_dump()
-        own = recipe.method.options if row.name == recipe.method.name else {}
-        data["method"] = {"matryoshka": recipe.method.matryoshka, **own, "name": row.name, **row.options}
+        first, *others = recipe.method.entries
+        own, others = (first, others) if row.name == first["name"] else ({}, [])
+        data["method"] = [{**own, "name": row.name, **row.options}, *others]
         data["cache"] = str(recipe.place)
         student = recipe.student or StudentSection(auto=AutoSection())
         data["student"] = student.model_dump() | {"router": False}
-        if recipe.method.is_open or student.space == resolve(recipe.method.name).implied_space:
+        if recipe.method.is_open or student.space == recipe.method.build().implied_space:
             data["student"]["space"] = None  # each method ships as it implies
         for key, value in row.changes.items():
             section = data

@@ -54,7 +54,7 @@ def check_writing(recipe: Recipe, command: str) -> None:
             where="task.kind",
             remedy="Leave the task out, or choose the student's size yourself.",
         )
-    if not resolve(recipe.method.name).writes:
+    if not recipe.method.build().writes:
         able = ", ".join(name for name in TABLE if resolve(name).writes)
         raise DistilvecError(
             f'method "{recipe.method.name}" teaches embedders, and the task is generation',

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -63,6 +64,7 @@ class Needs(NamedTuple):
         companions: how many further texts of its pair or triplet each item brings into the batch: 0 = none, every
             text is an item; 1 = an anchor and its positive; None = its negatives too. A batch of B items then holds
             the B anchors and all their companions.
+        same_pieces: whether the student has to cut texts into its teacher's pieces.
         states: whether any term looks at the student's vectors or token states; False where all are about class
             logits or attention, or there is none. A prefix of the vector changes nothing then.
         scores: whether the scorers' numbers for an anchor and its documents are needed.
@@ -75,6 +77,7 @@ class Needs(NamedTuple):
     companions: int | None = 0
     states: bool = True
     scores: bool = False
+    same_pieces: bool = False
 
     def of(self, teacher: int) -> Wanted:
         """What is asked of one teacher besides its sentence vectors."""
@@ -149,9 +152,15 @@ class Sample:
 
 
 class Options(BaseModel):
-    """Options of a method. A preset changes defaults; what is given explicitly wins."""
+    """Options of a method. A preset changes defaults; what is given explicitly wins.
+
+    Attributes:
+        constants: what no recipe sets and some preset changes: name -> value of `sound`.
+        presets: name -> what it changes, options and constants.
+    """
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
+    constants: ClassVar[dict[str, Any]] = {}
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
 
     preset: Literal["paper", "code", "sound"] = Field(
@@ -163,7 +172,14 @@ class Options(BaseModel):
     def _apply_preset(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        return {**cls.presets.get(given.get("preset", "sound"), {}), **given}
+        changed = cls.presets.get(given.get("preset", "sound"), {})
+        return {**{name: value for name, value in changed.items() if name not in cls.constants}, **given}
+
+    @property
+    def fixed(self) -> SimpleNamespace:
+        """The constants of the preset, as attributes."""
+        changed = self.presets.get(self.preset, {})
+        return SimpleNamespace(**{name: changed.get(name, value) for name, value in self.constants.items()})
 
 
 BaseOptions = Options
@@ -179,6 +195,8 @@ class Method(nn.Module):
         Options: what a recipe may set.
         implied_space: the space in which its student ships where the recipe does not say.
         trains_on_pairs: whether its items are pairs or triplets, not single texts.
+        prefixes: those of the student's vector that it trains, too; such a student lives in its own space, as a map
+            behind its vector would mix them.
         needs_teacher: False where it learns nothing from a teacher, so that a recipe need not name one.
         inside: whether it may ask the teachers for more than sentence vectors; without, they are not asked.
         writes: whether it can teach a student that writes.
@@ -190,11 +208,12 @@ class Method(nn.Module):
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     Options: ClassVar[type[BaseOptions]] = BaseOptions
-    implied_space: ClassVar[Literal["own", "teacher"]] = "own"
-    trains_on_pairs: ClassVar[bool] = False
-    needs_teacher: ClassVar[bool] = True
+    implied_space: Literal["own", "teacher"] = "own"
+    trains_on_pairs: bool = False
+    needs_teacher: bool = True
+    prefixes: tuple[int, ...] = ()
     inside: bool = False
-    writes: ClassVar[bool] = False
+    writes: bool = False
     lookup: Callable[[int, Tensor], Tensor] | None = None
 
     def __init__(self, options: BaseOptions | None = None) -> None:
@@ -233,6 +252,11 @@ class Method(nn.Module):
     def teacher_map(self) -> nn.Linear | None:
         """The linear map from student to teacher space that `student.space: teacher` folds into a Dense."""
         return None
+
+    @property
+    def has_map(self) -> bool:
+        """Whether there can be such a map."""
+        return type(self).teacher_map is not Method.teacher_map
 
     def trains_student(self, progress: float) -> bool:
         """Whether the student itself is trained at this point (0 = start, 1 = end); heads always are."""

@@ -22,7 +22,6 @@ Form = Literal["auto", "logits", "embedding"]
 Error = Literal["distance", "element"]
 FORM = "on class logits, on token states, or auto: logits where there is a task, token states where there is none [S]"
 ERROR = "of unit vectors: squared distance [S], or its mean over the D dimensions [P, C]"
-STANDARDIZE = "teacher token states per dimension, by the sample's statistics [S]; not [P, C]"
 ALPHA = "weight of SimCSE where there is no task [P, C]; 0 = none"
 
 

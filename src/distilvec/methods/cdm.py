@@ -53,6 +53,9 @@ from distilvec.methods.base import (
 
 
 class CDMOptions(Options):
+    #: Weight of KL (the task's alpha does the rest) [S]; teacher token states per dimension, by the sample's statistics
+    #: [S].
+    constants: ClassVar[dict[str, Any]] = {"logit_weight": 1.0, "standardize": True}
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
             "sentence_weight": 0,
@@ -76,7 +79,6 @@ class CDMOptions(Options):
     }
 
     form: baseline_parts.Form = Field("auto", description=baseline_parts.FORM)
-    logit_weight: float = Field(1.0, gt=0, description="of KL: 0.1 [C]; 1, the task's alpha does the rest [S]")
     temperature: float = Field(1.0, gt=0, description="tau, of both softmaxes [S]")
     top_k: int | None = Field(
         None, ge=1, description="the best classes or tokens that have mass: 100 [P, C], all that are known [S]"
@@ -89,8 +91,6 @@ class CDMOptions(Options):
     )
     error: baseline_parts.Error = Field("distance", description=baseline_parts.ERROR)
     alpha: float = Field(0.5, ge=0, lt=1, description=baseline_parts.ALPHA)
-    simcse_temperature: float = Field(0.05, gt=0, description="of SimCSE [P, C]")
-    standardize: bool = Field(True, description=baseline_parts.STANDARDIZE)
     init: parts.Init = Field("ridge", description="start of W and P: ridge maps [S], random [P, C]")
 
     @model_validator(mode="after")
@@ -140,7 +140,7 @@ class CDM(Method):
         options = self.options
         self.terms, self.entries, self.back = parts.names("cdm", teachers), nn.ModuleList(), nn.ModuleList()
         if student.pieces is not None:
-            self.shares = parts.shares(teachers, options.logit_weight)
+            self.shares = parts.shares(teachers, options.fixed.logit_weight)
             for teacher in teachers:
                 self.entries.append(next_tokens.entry_map(student, teacher, options.mapping))
                 self.back.append(next_tokens.entry_map(student, teacher, options.mapping, backwards=True))
@@ -158,7 +158,7 @@ class CDM(Method):
             return
         self.layer, self.teacher_layers = baseline_parts.last_layers(self.name, student, teachers)
         for index, (teacher, layer) in enumerate(zip(teachers, self.teacher_layers, strict=True)):
-            standardize = token_parts.standardizer(sample, index, layer, options.standardize)
+            standardize = token_parts.standardizer(sample, index, layer, options.fixed.standardize)
             self.standardize.append(standardize)
             self.maps.append(baseline_parts.last_map(student, teacher, index, sample, options.init, standardize))
 
@@ -171,10 +171,10 @@ class CDM(Method):
             for name, share, signals in zip(self.terms, self.shares, teachers, strict=True):
                 ours, theirs = baseline_parts.class_logits(student, signals)
                 values = baseline_parts.class_divergence(ours, theirs, options.temperature, options.top_k)
-                terms[name] = parts.counted(values, signals.present, share * options.logit_weight)
+                terms[name] = parts.counted(values, signals.present, share * options.fixed.logit_weight)
             return terms
         if self.simcse_weight:
-            terms["simcse"] = parts.simcse(student, batch, options.simcse_temperature, self.simcse_weight)
+            terms["simcse"] = parts.simcse(student, batch, parts.SIMCSE_TEMPERATURE, self.simcse_weight)
         for index, ((tokens, sentence), signals) in enumerate(zip(self.state_terms, teachers, strict=True)):
             if options.token_weight:
                 values, rows = self._tokens(index, student, signals)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +10,8 @@ from torch import Tensor
 from distilvec.errors import DistilvecError
 from distilvec.methods.base import Method, Needs, StudentInfo, StudentOutput, Term
 
+#: Fewer of the student's pieces among the teacher's than this, and they are two tokenizers.
+_ALIKE = 0.9
 _EXAMPLE = 'For example {"NAME": Term(values)}, with Term of distilvec.methods.'
 
 
@@ -46,6 +48,27 @@ def check_needs(method: Method, needs: Any, student: StudentInfo) -> None:
                 where=student.name,
                 remedy="Let needs name layers by student.layers, or take a deeper student.",
             )
+
+
+def check_pieces(method: Method, student: Sequence[str], teacher: Sequence[str], where: str) -> None:
+    """Refuse two tokenizers for a method that needs equal pieces.
+
+    Args:
+        student, teacher: their pieces.
+
+    Raises:
+        DistilvecError: many of the student's pieces are not the teacher's.
+    """
+    known = set(teacher)
+    share = sum(piece in known for piece in student) / max(len(student), 1)
+    if share < _ALIKE:
+        raise DistilvecError(
+            f"{method.name} needs texts that both models cut alike, and {share:.0%} of the student's pieces are the "
+            "teacher's",
+            where=where,
+            remedy="Cut the student out of its teacher (shrink), or take a method that aligns two tokenizers: emo, cdm "
+            "or dskd.",
+        )
 
 
 def check_terms(method: Method, terms: Any, student: StudentOutput) -> dict[str, Term]:

@@ -36,13 +36,14 @@ logger = logging.getLogger(__name__)
 
 
 class DistilCSEOptions(Options):
+    #: Train tau from its start, not below 0.01 [C]; fixed [S].
+    constants: ClassVar[dict[str, Any]] = {"learn_temperature": False}
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"init": "random"},
         "code": {"init": "random", "temperature": 1 / math.e, "learn_temperature": True},
     }
 
     temperature: float = Field(0.05, gt=0, description="tau [P, S]; 1/e [C]")
-    learn_temperature: bool = Field(False, description="train tau from there, not below 0.01 [C]; fixed [S]")
     queue: int = Field(65_536, ge=0, description="teacher vectors kept as negatives, first in, first out [P, C]")
     init: parts.Init = Field("ridge", description=parts.INIT)
 
@@ -143,7 +144,7 @@ class DistilCSE(Method):
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.heads = parts.teacher_heads(student, teachers, sample, self.options.init)
         self.terms, self.shares = parts.names("contrast", teachers), parts.shares(teachers)
-        if self.options.learn_temperature:
+        if self.options.fixed.learn_temperature:
             self.log_scale = nn.Parameter(torch.tensor(-math.log(self.options.temperature)))
         self.queues = nn.ModuleList(
             KeyQueue(self.options.queue, teacher.width) for teacher in teachers if self.options.queue
@@ -175,7 +176,7 @@ class DistilCSE(Method):
         return values
 
     def _temperature(self) -> float | Tensor:
-        if not self.options.learn_temperature:
+        if not self.options.fixed.learn_temperature:
             return float(self.options.temperature)
         return self.log_scale.clamp_max(math.log(100)).neg().exp()
 

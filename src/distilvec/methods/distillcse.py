@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -34,8 +34,13 @@ from distilvec.methods.base import (
     WantedOfStudent,
 )
 
+#: Of the teacher's and of the student's rows (paper and code).
+TEACHER_TEMPERATURE, STUDENT_TEMPERATURE = 0.0125, 0.025
+
 
 class DistillCSEOptions(Options):
+    #: Mass of a group by the teacher's rows [P, S] (tempered), or by a softmax of the cosines as they are [C] (raw).
+    constants: ClassVar[dict[str, Any]] = {"grouping": "tempered"}
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"mlp": True},
         "code": {"mlp": True, "grouping": "raw"},
@@ -43,12 +48,7 @@ class DistillCSEOptions(Options):
 
     simcse_weight: float = Field(1.0, ge=0, description="of SimCSE [P, C]; 0 leaves it out")
     temperature: float = Field(0.05, gt=0, description="of SimCSE [P, C]")
-    teacher_temperature: float = Field(0.0125, gt=0, description="of the teacher's rows [P, C]")
-    student_temperature: float = Field(0.025, gt=0, description="of the student's rows [P, C]")
     group_p: float | None = Field(0.1, gt=0, lt=1, description="mass of a shuffled group [P, C]; null = none")
-    grouping: Literal["tempered", "raw"] = Field(
-        "tempered", description="mass by the teacher's rows [P, S], or by a softmax of the cosines as they are [C]"
-    )
     mlp: bool = Field(False, description="a tanh layer that exists in training only [P, C]; none [S]")
     seed: int = Field(0, ge=0, description="of the shuffling [S]")
 
@@ -83,9 +83,7 @@ class DistillCSE(Method):
             relations, wanted, mask = self._shuffle(relations, wanted, allowed, batch)
         else:
             mask = allowed
-        values = parts.row_cross_entropy(
-            relations / options.student_temperature, wanted / options.teacher_temperature, mask
-        )
+        values = parts.row_cross_entropy(relations / STUDENT_TEMPERATURE, wanted / TEACHER_TEMPERATURE, mask)
         terms["rows"] = parts.counted(values, allowed.any(-1), 1.0)
         return terms
 
@@ -96,7 +94,7 @@ class DistillCSE(Method):
 
         An entry's group is floor(mass of the entries before it / p).
         """
-        temperature = self.options.teacher_temperature if self.options.grouping == "tempered" else 1.0
+        temperature = TEACHER_TEMPERATURE if self.options.fixed.grouping == "tempered" else 1.0
         mass = parts.masked_softmax(wanted / temperature, allowed)
         order = wanted.masked_fill(~allowed, -2.0).argsort(dim=-1, descending=True)  # no cosine is below -1
         mass, allowed = mass.gather(-1, order), allowed.gather(-1, order)

@@ -50,6 +50,20 @@ if TYPE_CHECKING:
 
 
 class DistillMoEOptions(Options):
+    """Of the constants, `vector_dropout` is that of the student's vector before experts and gate, no gate weight is to
+    be below `gate_floor` over the number of experts, `floor_weight` weighs that, `attention_temperature` is of the
+    softmax over the teacher's tokens (1 is nearly flat), and at most `most_tokens` of these are kept. `standardize`:
+    teacher states per dimension, by the sample's statistics [S].
+    """
+
+    constants: ClassVar[dict[str, Any]] = {
+        "vector_dropout": 0.0,
+        "gate_floor": 0.3,
+        "floor_weight": 1.0,
+        "attention_temperature": 0.1,
+        "most_tokens": None,
+        "standardize": True,
+    }
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
             "gate_gradient": "loss",
@@ -102,16 +116,12 @@ class DistillMoEOptions(Options):
         "linear", description="the mixture: weighted sum [P, C, S], or a mean length and direction on the sphere"
     )
     dropout: float = Field(0.1, ge=0, lt=1, description="in the experts [C, S]")
-    vector_dropout: float = Field(
-        0.0, ge=0, lt=1, description="of the student's vector before experts and gate: 0.1 [C], none [P, S]"
-    )
     head: bool = Field(
         True, description="false: the losses act on the student's own embedding, by loss_weights [P, table 11]"
     )
     loss_weights: list[float] | None = Field(
         None, description="fixed weights of the experts' losses instead of the gate's [P, table 11]"
     )
-    contrast_temperature: float = Field(0.1, gt=0, description="tau of the second expert [C, S]")
     margin: float = Field(0.1, ge=0, description="delta of the third expert [C, S]")
     gate_gradient: Literal["loss", "task", "scaled"] = Field(
         "scaled", description="the gate learns from the losses [P, C], from the task only, or from their ratios [S]"
@@ -128,22 +138,13 @@ class DistillMoEOptions(Options):
         description="learning rate of the head over the student's; null = 1 from a random start [P, C], 0.1 from the "
         "identity [S]",
     )
-    diversity_weight: float = Field(1.0, ge=0, description="of the experts' similarity [P, C]")
-    gate_floor: float = Field(
-        0.3, ge=0, le=1, description="no gate weight below this over the number of experts: 0.3 [P, S], 0.75 [C]"
-    )
-    floor_weight: float = Field(1.0, ge=0, description="of that floor: 1 [P, S], 20 [C]")
     maps: Literal["separate", "shared"] = Field(
         "separate", description="W1, W2 and Q, trained [P, S]; or one random map for all, not trained [C]"
     )
     layers: int = Field(3, ge=1, description="Z, last layers of DynamicCKA: 3 [P, S], 2 [C]")
-    attention_temperature: float = Field(
-        0.1, gt=0, description="of the softmax over the teacher's tokens: 0.1 [S]; 1, which is nearly flat [P, C]"
-    )
     mass: float = Field(
         0.9, gt=0, le=1, description="probability that the tokens kept must reach: 0.9 [P, S], 0.95 [C]"
     )
-    most_tokens: int | None = Field(None, ge=1, description="kept at most: any [P, S], 3 [C]")
     least_cosine: float | None = Field(
         None, ge=-1, le=1, description="tokens below it go, but for one: 0.3 [C]; null [P, S]"
     )
@@ -159,7 +160,6 @@ class DistillMoEOptions(Options):
     )
     cka: Literal["plain", "debiased"] = Field("debiased", description="plain [P, C]; debiased [S]")
     special_tokens: bool = Field(False, description="special tokens take part [C], the paper is silent; not [S]")
-    standardize: bool = Field(True, description="teacher states per dimension, by the sample's statistics [S]")
     init: parts.Init = Field("ridge", description="start of W1, W2 and Q: ridge maps [S], random [P, C]")
     start: Literal["identity", "random"] = Field(
         "identity",
@@ -258,7 +258,7 @@ class DistillMoE(Method):
                 options.gate,
                 options.aggregation,
                 options.dropout,
-                options.vector_dropout,
+                options.fixed.vector_dropout,
             )
             if options.head and count and not there
             else None

@@ -57,14 +57,27 @@ from distilvec.precision import full_precision
 
 logger = logging.getLogger(__name__)
 
-Target = Literal["fixed", "moving"]
 #: Of the logits' variance; a class head that was fitted worse is warned of.
 LEAST_EXPLAINED = 0.9
+#: Of the softmax over cosines (our choice).
+_ATTENTION_TEMPERATURE = 0.1
 #: The ridge of a head that can be read off exactly.
 _EXACT = 1e-6
 
 
 class DSKDOptions(Options):
+    """Of the constants, `matching` says which of the teacher's places go with those of a student that writes: those
+    where both have read the same text [S], or those that cross-model attention finds [P, C]. The targets are maps into
+    the student's space, of sentences and of tokens: trained (moving), or as they start [S]. `standardize`: teacher
+    token states per dimension, by the sample's statistics [S].
+    """
+
+    constants: ClassVar[dict[str, Any]] = {
+        "matching": "ends",
+        "sentence_target": "fixed",
+        "token_target": "fixed",
+        "standardize": True,
+    }
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
             "matching": "attention",
@@ -88,28 +101,13 @@ class DSKDOptions(Options):
 
     sentence_weight: float = Field(1.0, ge=0, description="of the sentence vectors [P, C]; 0 leaves them out")
     token_weight: float = Field(1.0, ge=0, description="of the token states [P, C]; 0 leaves them out")
-    logit_weight: float = Field(
-        1.0, ge=0, description="of each KL term, where task and teacher have class logits [P, C]; 0 leaves them out"
-    )
-    matching: Literal["ends", "attention"] = Field(
-        "ends",
-        description="of a student that writes, the teacher's places that go with its own: where both have read the "
-        "same text [S], or by cross-model attention [P, C]",
-    )
     temperature: float = Field(2.0, gt=0, description="tau of the KL terms [C, S]")
-    sentence_target: Target = Field(
-        "fixed", description="R, into the student's space: trained [P], or as it starts [C, S]"
-    )
-    token_target: Target = Field("fixed", description="R', into the student's space: trained [P, C], or fixed [S]")
     attention: Literal["cosine", "scaled"] = Field(
         "cosine", description="products over the root of their width [P, C], or cosines over a temperature [S]"
     )
-    attention_temperature: float = Field(0.1, gt=0, description="of the cosines [S]")
     special_tokens: bool = Field(False, description="special tokens can be attended to [C]; not [S]")
     error: baseline_parts.Error = Field("distance", description=baseline_parts.ERROR)
     alpha: float = Field(0.5, ge=0, lt=1, description=baseline_parts.ALPHA)
-    simcse_temperature: float = Field(0.05, gt=0, description="of SimCSE [P, C]")
-    standardize: bool = Field(True, description=baseline_parts.STANDARDIZE)
     init: parts.Init = Field("ridge", description="start of all maps: ridge maps [S], Xavier's random ones [P, C]")
 
 
@@ -130,12 +128,6 @@ class DSKD(Method):
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options
         if student.pieces is not None:
-            if not options.logit_weight:
-                raise DistilvecError(
-                    "dskd has nothing to distil: of a student that writes, logit_weight weighs all of it, and it is 0",
-                    where=student.name,
-                    remedy="Give it a weight, or take sft, which has the task alone.",
-                )
             return dual_space.needs(self.name, student, teachers)
         logits = self._logit_teachers(student, teachers)
         if not (options.sentence_weight or options.token_weight or any(logits)):
@@ -163,10 +155,10 @@ class DSKD(Method):
 
     def _logit_teachers(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> tuple[bool, ...]:
         """Which teachers' class logits are compared."""
-        if student.classes is None or not self.options.logit_weight:
+        if student.classes is None:
             return (False,) * len(teachers)
         giving = [teacher for teacher in teachers if teacher.classes is not None]
-        baseline_parts.check_class_logits(self.name, student, giving, "Or set logit_weight: 0.")
+        baseline_parts.check_class_logits(self.name, student, giving, "Or take cosine or distillmoe.")
         return tuple(teacher.classes is not None for teacher in teachers)
 
     def _simcse_weight(self, student: StudentInfo) -> float:
@@ -195,7 +187,7 @@ class DSKD(Method):
             self.heads.append(head)
             if options.sentence_weight:
                 back = _start(projection(*widths[::-1], theirs, ours, options.init, present), options.init)
-                self.backs.append(token_parts.FixedMap(back) if options.sentence_target == "fixed" else back)
+                self.backs.append(token_parts.FixedMap(back) if options.fixed.sentence_target == "fixed" else back)
             if options.token_weight:
                 self.bridges.append(TokenBridge(options, student, teacher, index, sample))
             if self.on_logits[index]:
@@ -205,11 +197,11 @@ class DSKD(Method):
         options = self.options
         terms: dict[str, Term] = {}
         for names, share, space, signals in zip(self.names, self.shares, self.spaces, teachers):
-            terms |= space(names, student, signals, self.student_head, share * options.logit_weight)
+            terms |= space(names, student, signals, self.student_head, share)
         if len(self.spaces):
             return terms
         if self.simcse_weight:
-            terms["simcse"] = parts.simcse(student, batch, options.simcse_temperature, self.simcse_weight)
+            terms["simcse"] = parts.simcse(student, batch, parts.SIMCSE_TEMPERATURE, self.simcse_weight)
         for index, (names, signals) in enumerate(zip(self.names, teachers, strict=True)):
             sentence, tokens, student_space, teacher_space = names
             share = self.shares[index]
@@ -220,7 +212,7 @@ class DSKD(Method):
                 values, rows = cast(TokenBridge, self.bridges[index])(student, signals)
                 terms[tokens] = parts.counted(values, rows, share * options.token_weight)
             if self.on_logits[index]:
-                weight, present = share * options.logit_weight, signals.present
+                weight, present = share, signals.present
                 ours, theirs = baseline_parts.class_logits(student, signals)
                 right = present if batch.labels is None else present & (theirs.argmax(-1) == batch.labels)
                 values = baseline_parts.class_divergence(ours, theirs, options.temperature)
@@ -263,7 +255,7 @@ class TokenBridge(nn.Module):
         super().__init__()
         self.options = options
         self.layers = token_parts.depth(student), token_parts.depth(teacher)
-        self.standardize = token_parts.standardizer(sample, index, self.layers[1], options.standardize)
+        self.standardize = token_parts.standardizer(sample, index, self.layers[1], options.fixed.standardize)
         ours, theirs = widths = student.hidden, teacher.hidden or 0
 
         def fitted(backwards: bool) -> nn.Linear:
@@ -271,7 +263,7 @@ class TokenBridge(nn.Module):
             return _start(baseline_parts.last_map(*arguments), options.init)
 
         self.there, back = fitted(False), fitted(True)
-        self.back = token_parts.FixedMap(back) if options.token_target == "fixed" else back
+        self.back = token_parts.FixedMap(back) if options.fixed.token_target == "fixed" else back
         # Both sides are compared in the narrower space, where one of the two starts as it is and the other mapped.
         narrow = min(ours, theirs)
         self.query, self.key = (nn.Linear(width, narrow, bias=False) for width in widths)
@@ -292,7 +284,7 @@ class TokenBridge(nn.Module):
         scores = self._scores(own, states)  # [V, B, S, T]
         read = parts.masked_softmax(scores.mT, seen_rows.unsqueeze(-2)) @ self.there(own)
         there = parts.masked_mean(baseline_parts.unit_error(read, states, self.options.error), columns)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.options.token_target == "moving"):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.options.fixed.token_target == "moving"):
             target = parts.masked_softmax(scores, seen_columns.unsqueeze(-2)) @ self.back(states)
         here = parts.masked_mean(baseline_parts.unit_error(own, target, self.options.error), rows)
         return there + here, rows.any(-1) & columns.any(-1)
@@ -300,7 +292,7 @@ class TokenBridge(nn.Module):
     def _scores(self, own: Tensor, states: Tensor) -> Tensor:
         query, key = self.query(own), self.key(states)
         if self.options.attention == "cosine":
-            return _products(normalize(query), normalize(key), self.options.attention_temperature)
+            return _products(normalize(query), normalize(key), _ATTENTION_TEMPERATURE)
         return _products(query, key, math.sqrt(query.shape[-1]))
 
 

@@ -81,7 +81,7 @@ class DualSpace(nn.Module):
         ours, theirs = _pairs(sample, index, self.layers) if options.init == "ridge" else (None, None)
         self.there = projection(*widths, ours, theirs, options.init)
         self.back = projection(*widths[::-1], theirs, ours, options.init)
-        if options.matching == "attention":
+        if options.fixed.matching == "attention":
             narrow = min(widths)
             self.query, self.key = (nn.Linear(width, narrow, bias=False) for width in widths)
 
@@ -93,7 +93,7 @@ class DualSpace(nn.Module):
         ours = answer_states(student.tokens[self.layers[0]], student.content)
         theirs = answer_states(signals.tokens[self.layers[1]], signals.content)
         own, other = (token_parts.take_rows(s, p) for s, p in zip((ours, theirs), sides.places, strict=True))
-        if self.options.matching == "attention":
+        if self.options.fixed.matching == "attention":
             own, other = self._attended(student, signals, ours, theirs, sides)
         gold = student.extras["next_ids"][0].gather(1, sides.places[0])
         scored = sides.real & (gold >= 0)

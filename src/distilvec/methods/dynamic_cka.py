@@ -52,7 +52,7 @@ class DynamicCKA(nn.Module):
         self.options = options
         self.layers = list(zip(last(student, options.layers), last(teacher, options.layers), strict=True))
         self.standardize = nn.ModuleList(
-            token_parts.standardizer(sample, index, theirs, options.standardize) for _, theirs in self.layers
+            token_parts.standardizer(sample, index, theirs, options.fixed.standardize) for _, theirs in self.layers
         )
         if shared is None:
             widths = student.hidden, teacher.hidden or 0
@@ -89,9 +89,9 @@ class DynamicCKA(nn.Module):
                 self.query(own),
                 states,
                 columns,
-                options.attention_temperature,
+                options.fixed.attention_temperature,
                 options.mass,
-                options.most_tokens,
+                options.fixed.most_tokens,
                 options.least_cosine,
             )
         aligned = _mix(weights, states)

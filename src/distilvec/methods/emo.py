@@ -46,6 +46,18 @@ from distilvec.teachers.signals import DIGEST
 
 
 class EMOOptions(Options):
+    """Of the constants, `reduction` is that of IRA over sentences, mean [P, S] or sum [C]. `student_mass`: each teacher
+    token's mass is shared over the warping path [S], or comes from the pairs, the least for the rest [P, C].
+    `standardize`: teacher states per dimension, by the sample's statistics [S]. `average_views`: IRA and OTIS over both
+    views [S], or the first only [C].
+    """
+
+    constants: ClassVar[dict[str, Any]] = {
+        "reduction": "mean",
+        "student_mass": "path",
+        "standardize": True,
+        "average_views": True,
+    }
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
             "layer_map": "floor",
@@ -86,7 +98,6 @@ class EMOOptions(Options):
     temperature: float = Field(0.05, gt=0, description="of SimCSE [C]")
     ira_weight: float = Field(0.1, ge=0, description="of IRA: 1 [P], 0.1 [C, S]; 0 leaves it out")
     otis_weight: float = Field(1.0, ge=0, description="of OTIS [P, C]; 0 leaves it out")
-    reduction: Literal["mean", "sum"] = Field("mean", description="IRA over sentences: mean [P, S], or sum [C]")
     layers: int = Field(2, ge=1, description="z, the student's last layers of IRA: 2 [P, S], 1 [C]")
     layer_map: token_parts.LayerMap = Field(
         "scaled", description="teacher layer of layer k: floor(h_t/h_s) k [P, C], or k h_t/h_s rounded [S]"
@@ -108,9 +119,6 @@ class EMOOptions(Options):
     causal_correction: bool = Field(
         True, description="causal teachers: divide by even attention, drop the first token [S]; not [P, C]"
     )
-    student_mass: Literal["path", "pairs"] = Field(
-        "path", description="mass shared over the warping path [S], or from the pairs, the least for the rest [P, C]"
-    )
     cost: Literal["cosine", "softmax"] = Field(
         "cosine", description="1 - cos in the teacher's space [S]; 1 - softmax in the student's, nearly flat [P, C]"
     )
@@ -122,8 +130,6 @@ class EMOOptions(Options):
     plan: Literal["detached", "unrolled"] = Field(
         "detached", description="the plan is a constant for the gradient [S], or goes through the iterations [C]"
     )
-    standardize: bool = Field(True, description="teacher states per dimension, by the sample's statistics [S]")
-    average_views: bool = Field(True, description="IRA and OTIS over both views [S], or the first only [C]")
     init: parts.Init = Field("ridge", description="start of the token map: ridge on the pairs [S], random [P, C]")
 
     @model_validator(mode="after")
@@ -204,8 +210,8 @@ class EMO(Method):
         options = self.options
         ira, otis = options.ira_weight > 0, options.otis_weight > 0
         token_parts.check_layers(self.name, student, teachers, options.layers if ira else 1)
-        modes = [options.pairs] if ira or options.student_mass == "pairs" or options.init == "ridge" else []
-        modes += ["full"] if otis and options.student_mass == "path" else []
+        modes = [options.pairs] if ira or options.fixed.student_mass == "pairs" or options.init == "ridge" else []
+        modes += ["full"] if otis and options.fixed.student_mass == "path" else []
         last = token_parts.depth(student)
         simcse = options.alpha > 0 and not token_parts.has_task(student)
         own = WantedOfStudent(
@@ -259,7 +265,7 @@ class EMO(Method):
         self.standardize, self.maps = nn.ModuleList(), nn.ModuleList()
         for index, teacher in enumerate(teachers if options.otis_weight else ()):
             layers = self.last, token_parts.depth(teacher)
-            standardize = token_parts.standardizer(sample, index, layers[1], options.standardize)
+            standardize = token_parts.standardizer(sample, index, layers[1], options.fixed.standardize)
             self.standardize.append(standardize)
             widths = student.hidden, teacher.hidden or 0
             self.maps.append(
@@ -306,14 +312,14 @@ class EMO(Method):
         # The debiased estimate's variance falls with m(m - 3), so its mean over sentences is weighed by that.
         present = (count * (count - 3)).where(enough, 0).float() if debiased else enough
         term = parts.counted(values, present, options.ira_weight * self.shares[index])
-        return term._replace(summed=options.reduction == "sum")
+        return term._replace(summed=options.fixed.reduction == "sum")
 
     def _otis(self, index: int, student: StudentOutput, signals: TeacherSignals, scores: Tensor) -> Term:
         """Cost of moving the student's token states to the teacher's, important tokens weighing more."""
         options, maps = self.options, self.from_maps[index]
         rows, _ = token_parts.masks(student, signals, options.special_tokens)
         columns = maps.columns(signals)
-        if options.student_mass == "path":
+        if options.fixed.student_mass == "path":
             ours, theirs = token_parts.path_masses(scores, token_parts.pairs(signals, "full"), rows.shape[-1])
         else:
             aligned = token_parts.pairs(signals, options.pairs)
@@ -330,7 +336,7 @@ class EMO(Method):
         return parts.counted(transport_cost(cost, plan), there, options.otis_weight * self.shares[index])
 
     def _views(self, values: Tensor) -> Tensor:
-        return values if self.options.average_views else values[:1]
+        return values if self.options.fixed.average_views else values[:1]
 
 
 @full_precision

@@ -19,6 +19,7 @@ from distilvec.methods.base import Batch, StudentOutput, TeacherInfo, TeacherSig
 from distilvec.modules.projection import projection
 
 Expert = Literal["cosine", "contrast", "margin"]
+CONTRAST_TEMPERATURE = 0.1  # tau of the second expert, as in the published code
 
 
 class ExpertLosses(nn.Module):
@@ -91,9 +92,9 @@ class ExpertLosses(nn.Module):
         for place, name in enumerate(self.names):
             terms[name] = parts.counted(losses[..., place].detach(), known[:, place], 0.0)
         if gate is not None:
-            terms["diversity"] = Term(_diversity(outputs), None, weight * options.diversity_weight)
-            floor = gate_floor_penalty(gate, options.gate_floor / count)
-            terms["gate_floor"] = Term(floor, None, weight * options.floor_weight)
+            terms["diversity"] = Term(_diversity(outputs), None, weight)
+            floor = gate_floor_penalty(gate, options.fixed.gate_floor / count)
+            terms["gate_floor"] = Term(floor, None, weight * options.fixed.floor_weight)
             negentropy = (gate * gate.clamp_min(1e-12).log()).sum(-1)
             if options.gate_kl:
                 terms["gate_kl"] = Term(negentropy + math.log(count), None, weight * options.gate_kl)
@@ -127,7 +128,7 @@ class ExpertLosses(nn.Module):
         views, items = own.shape[:2]
         own_key = torch.arange(items, device=own.device).repeat(views)
         exclude = (batch.duplicate | ~present).repeat(views, 1)
-        values = info_nce(own.flatten(0, 1), target, self.options.contrast_temperature, own_key, exclude)
+        values = info_nce(own.flatten(0, 1), target, CONTRAST_TEMPERATURE, own_key, exclude)
         return values.view(views, items)
 
     def _weighted(self, losses: Tensor, known: Tensor, gate: Tensor | None) -> Tensor:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
@@ -35,13 +35,13 @@ from distilvec.methods.base import (
     Term,
 )
 
+#: Of the three terms (paper and code).
+COSINE_WEIGHT, SIMILARITY_WEIGHT, ORDER_WEIGHT = 10.0, 200.0, 20.0
+
 
 class JasperStellaOptions(Options):
     presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"init": "random"}, "code": {"init": "random"}}
 
-    cosine_weight: float = Field(10.0, ge=0, description="of the cosine distance [P, C]")
-    similarity_weight: float = Field(200.0, ge=0, description="of the similarity matrices' squared error [P, C]")
-    order_weight: float = Field(20.0, ge=0, description="of the relative order [P, C]")
     margin: float = Field(0.015, ge=0, description="of the relative order [P, C]")
     pairs: int = Field(4096, gt=0, description="pairs of pairs drawn per batch [S]; [P, C] take all, O(B^4)")
     prefixes: list[int] | None = Field(
@@ -52,12 +52,6 @@ class JasperStellaOptions(Options):
     )
     seed: int = Field(0, ge=0, description="of the drawing of pairs [S]")
     init: parts.Init = Field("ridge", description=parts.INIT)
-
-    @model_validator(mode="after")
-    def _something(self) -> JasperStellaOptions:
-        if not (self.cosine_weight or self.similarity_weight or self.order_weight):
-            raise ValueError("all three weights are 0, so there is nothing to distil")
-        return self
 
 
 class JasperStella(Method):
@@ -85,25 +79,17 @@ class JasperStella(Method):
         self.shares = parts.shares(teachers)
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        options = self.options
-        chosen = self._pairs_of_pairs(batch) if options.order_weight else None
+        chosen = self._pairs_of_pairs(batch)
         terms = {}
         for (cosine, similarity, order), share, head, signals in zip(
             self.terms, self.shares, self.heads, teachers, strict=True
         ):
             projected, target, present = head(student.embedding), parts.sentence(signals), signals.present
-            if options.cosine_weight:
-                values = cosine_distance(projected, target)
-                terms[cosine] = parts.counted(values, present, options.cosine_weight * share)
-            if not (options.similarity_weight or options.order_weight):
-                continue
+            terms[cosine] = parts.counted(cosine_distance(projected, target), present, COSINE_WEIGHT * share)
             relations, wanted = self._relations(projected), relation_matrix(target)
-            if options.similarity_weight:
-                rows = parts.masked_mean((relations - wanted).square(), present).mean(0)
-                terms[similarity] = parts.counted(rows, present, options.similarity_weight * share)
-            if chosen is not None:
-                value = self._order(relations, wanted, present, chosen)
-                terms[order] = Term(value, None, options.order_weight * share)
+            rows = parts.masked_mean((relations - wanted).square(), present).mean(0)
+            terms[similarity] = parts.counted(rows, present, SIMILARITY_WEIGHT * share)
+            terms[order] = Term(self._order(relations, wanted, present, chosen), None, ORDER_WEIGHT * share)
         return terms
 
     def _relations(self, projected: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pydantic import Field
 from torch import Tensor
 
 from distilvec.functional import cosine_distance, normalize
@@ -19,14 +18,12 @@ from distilvec.methods.projected import ProjectedMethod, ProjectedOptions
 
 
 class LeafOptions(ProjectedOptions):
+    #: Regress on the teacher's unit vector [P, C], or on the vector as it gives it [S].
+    constants: ClassVar[dict[str, Any]] = {"unit_target": False}
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"unit_target": True, "init": "random"},
         "code": {"unit_target": True, "init": "random"},
     }
-
-    unit_target: bool = Field(
-        False, description="regress on the teacher's unit vector [P, C], or on the vector as it gives it [S]"
-    )
 
 
 class Leaf(ProjectedMethod):
@@ -45,4 +42,4 @@ class Leaf(ProjectedMethod):
         return {"cosine": cosine_distance(projected, self._target(target))}
 
     def _target(self, target: Tensor) -> Tensor:
-        return normalize(target) if self.options.unit_target else target
+        return normalize(target) if self.options.fixed.unit_target else target

@@ -1,17 +1,18 @@
-"""Any method at several prefixes of the student's vector (Kusupati et al. 2022, arXiv:2205.13147).
+"""A method at several prefixes of the student's vector (Kusupati et al. 2022, arXiv:2205.13147).
 
-L = mean over the dims of L_method(e[:dim])
+    L = mean over the dims and the full width of L_of(e[:dim])
 
-Modules that a method ships (an expert head) are those of the full vector; at a prefix, each of their vectors is cut.
+Modules that the method ships (an expert head) are those of the full vector; at a prefix, each of their vectors is cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
+from pydantic import Field, field_validator
 from torch import nn
 
 from distilvec.errors import DistilvecError
@@ -27,33 +28,62 @@ from distilvec.methods.base import (
     TeacherSignals,
     Term,
 )
+from distilvec.methods.table import build_method
 from distilvec.students.output import VECTORS
+
+
+class MatryoshkaOptions(Options):
+    dims: list[int] = Field(
+        [64, 128, 256],
+        description="prefixes of the student's vector, each below its width; 8, 16, 32 ... [P]",
+        min_length=1,
+    )
+    of: dict[str, Any] = Field(
+        {"name": "cosine"}, description="the method at each of them: its name, or {name: ..., and its options} [S]"
+    )
+
+    @field_validator("dims")
+    @classmethod
+    def _prefixes(cls, dims: list[int]) -> list[int]:
+        if min(dims) < 1:
+            raise ValueError(f"{dims} must be prefixes of at least 1")
+        return sorted(set(dims))
+
+    @field_validator("of", mode="before")
+    @classmethod
+    def _mapping(cls, of: Any) -> Any:
+        of = {"name": of} if isinstance(of, str) else of
+        if isinstance(of, Mapping) and not isinstance(of.get("name"), str):
+            raise ValueError("it needs the name of a method")
+        return of
 
 
 class Matryoshka(Method):
     """Holds one method, with heads of its own, per prefix and one for the full vector. Terms: `TERM@DIM`.
 
-    Args:
-        create: makes the method, e.g. `lambda: Cosine(options)`; called once per prefix and once more.
-        dims: the prefixes, each at least 1 and below the student's width.
-
     Raises:
-        DistilvecError: no prefixes, prefixes out of range (in `needs`), or a method without a term that a prefix could
-            change (in `needs`): the task's head reads the full vector.
+        DistilvecError: prefixes out of range (in `needs`), or a method without a term that a prefix could change (in
+            `needs`): the task's head reads the full vector.
     """
 
     name = "matryoshka"
-    summary = "any method at several prefixes of the student's vector"
+    summary = "another method at several prefixes of the student's vector"
     paper = "Kusupati et al. 2022, Matryoshka representation learning (arXiv:2205.13147)"
-    Options = Options
+    Options: ClassVar[type[Options]] = MatryoshkaOptions
 
-    def __init__(self, create: Callable[[], Method], dims: Sequence[int]) -> None:
-        methods = [create() for _ in range(len(set(dims)) + 1)]
-        super().__init__(methods[-1].options)
-        if not dims or min(dims) < 1:
-            raise DistilvecError(f"matryoshka: {list(dims)} must be prefixes of at least 1")
-        self.dims, self.inside = sorted(set(dims)), methods[0].inside
-        self.methods = nn.ModuleList(methods)
+    def __init__(self, options: Options | None = None) -> None:
+        super().__init__(options)
+        of = dict(self.options.of)
+        name = of.pop("name")
+        self.dims = self.prefixes = tuple(self.options.dims)
+        self.methods = nn.ModuleList(build_method(name, of) for _ in range(len(self.dims) + 1))
+        full = self.full
+        self.inside = full.inside
+        self.needs_teacher, self.trains_on_pairs = full.needs_teacher, full.trains_on_pairs
+
+    @property
+    def has_map(self) -> bool:
+        return self.full.has_map
 
     @property
     def full(self) -> Method:
@@ -74,7 +104,7 @@ class Matryoshka(Method):
                 f"matryoshka: {self.full.name} looks at class logits or attention alone here, which do not depend on a "
                 "prefix, so that none would be trained",
                 where=student.name,
-                remedy="Leave method.matryoshka out, or take a method on vectors or token states: cosine or dskd.",
+                remedy="Leave matryoshka out, or let it be of a method on vectors or token states: cosine or dskd.",
             )
         return needs
 

@@ -46,6 +46,8 @@ from distilvec.methods.base import (
 
 
 class MinEDOptions(Options):
+    #: Teacher token states per dimension, by the sample's statistics [S]; not [P, C].
+    constants: ClassVar[dict[str, Any]] = {"standardize": True}
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"top_k": 10, "mapping": "nearest", "standardize": False, "init": "random"},
         "code": {"top_k": 10, "mapping": "nearest", "standardize": False, "init": "random"},
@@ -58,8 +60,6 @@ class MinEDOptions(Options):
     )
     mapping: next_tokens.Mapping = Field("prefix", description=next_tokens.MAPPING)
     alpha: float = Field(0.5, ge=0, lt=1, description=baseline_parts.ALPHA)
-    simcse_temperature: float = Field(0.05, gt=0, description="of SimCSE [P, C]")
-    standardize: bool = Field(True, description=baseline_parts.STANDARDIZE)
     init: parts.Init = Field("ridge", description="start of W: ridge on the pairs [S], random [P, C]")
 
 
@@ -108,7 +108,7 @@ class MinED(Method):
             return
         self.layer, self.teacher_layers = baseline_parts.last_layers(self.name, student, teachers)
         for index, (teacher, layer) in enumerate(zip(teachers, self.teacher_layers, strict=True)):
-            standardize = token_parts.standardizer(sample, index, layer, options.standardize)
+            standardize = token_parts.standardizer(sample, index, layer, options.fixed.standardize)
             self.standardize.append(standardize)
             self.maps.append(baseline_parts.last_map(student, teacher, index, sample, options.init, standardize))
 
@@ -118,7 +118,7 @@ class MinED(Method):
             return next_tokens.next_terms(self.terms, self.shares, student, teachers, "ends", self._divergence)
         terms = {}
         if self.simcse_weight:
-            terms["simcse"] = parts.simcse(student, batch, options.simcse_temperature, self.simcse_weight)
+            terms["simcse"] = parts.simcse(student, batch, parts.SIMCSE_TEMPERATURE, self.simcse_weight)
         for index, (name, signals) in enumerate(zip(self.terms, teachers, strict=True)):
             if self.on_logits:
                 ours, theirs = baseline_parts.class_logits(student, signals)

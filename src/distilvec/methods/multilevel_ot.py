@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from distilvec.functional import sinkhorn, transport_cost
@@ -46,6 +46,16 @@ _TINY = 1e-4  # added to the deviation, as published
 
 
 class MultiLevelOTOptions(Options):
+    """Of the constants, the weights of two terms are a tenth of the first's; the task's alpha does the rest [S].
+    `divide_by_deviation`: logits over their deviation within the item [C], which hides how sure a side is; not [S].
+    """
+
+    constants: ClassVar[dict[str, Any]] = {
+        "absolute_weight": 1.0,
+        "logarithmic_weight": 0.1,
+        "sequence_weight": 0.1,
+        "divide_by_deviation": False,
+    }
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"absolute_weight": 1.5, "logarithmic_weight": 0.15, "sequence_weight": 0.15, "positions": "index"},
         "code": {
@@ -58,27 +68,11 @@ class MultiLevelOTOptions(Options):
         },
     }
 
-    absolute_weight: float = Field(1.0, ge=0, description="1.5 [P, C]; 1, the task's alpha does the rest [S]")
-    logarithmic_weight: float = Field(0.1, ge=0, description="a tenth of the other [P, C, S]")
-    sequence_weight: float = Field(
-        0.1,
-        ge=0,
-        description="of a student that writes: of the transport between places, a tenth of the first [P, C, S]",
-    )
     positions: next_tokens.Positions = Field("ends", description=next_tokens.POSITIONS)
     top_k: int = Field(50, ge=1, description="k, logits that are kept on each side [P, C]")
     order: Literal["item", "batch"] = Field(
         "item", description="classes ordered per item [P, S], or by their probability summed over the batch [C]"
     )
-    divide_by_deviation: bool = Field(
-        False, description="logits over their deviation within the item [C], which hides how sure a side is; not [S]"
-    )
-
-    @model_validator(mode="after")
-    def _something_to_do(self) -> MultiLevelOTOptions:
-        if not self.absolute_weight + self.logarithmic_weight:
-            raise ValueError("absolute_weight and logarithmic_weight are 0, so there is nothing to distil")
-        return self
 
 
 class MultiLevelOT(Method):
@@ -122,12 +116,12 @@ class MultiLevelOT(Method):
             ours, theirs = baseline_parts.class_logits(student, signals)
             keep = min(options.top_k, ours.shape[-1], theirs.shape[-1])
             ours, theirs = self._ordered(ours, signals.present, keep), self._ordered(theirs, signals.present, keep)
-            if options.absolute_weight:
+            if options.fixed.absolute_weight:
                 values = (ours.softmax(-1) - theirs.softmax(-1)).abs().sum(-1)
-                terms[absolute] = parts.counted(values, signals.present, options.absolute_weight * share)
-            if options.logarithmic_weight:
+                terms[absolute] = parts.counted(values, signals.present, options.fixed.absolute_weight * share)
+            if options.fixed.logarithmic_weight:
                 values = baseline_parts.class_divergence(ours, theirs, 1.0)
-                terms[logarithmic] = parts.counted(values, signals.present, options.logarithmic_weight * share)
+                terms[logarithmic] = parts.counted(values, signals.present, options.fixed.logarithmic_weight * share)
         return terms
 
     def _written(self, index: int, student: StudentOutput, signals: TeacherSignals) -> dict[str, Term]:
@@ -142,17 +136,17 @@ class MultiLevelOT(Method):
             differences.shape
         )
         terms = {
-            absolute: next_tokens.term(differences, sides.real, options.absolute_weight * share),
-            logarithmic: next_tokens.term(divergences, sides.real, options.logarithmic_weight * share),
+            absolute: next_tokens.term(differences, sides.real, options.fixed.absolute_weight * share),
+            logarithmic: next_tokens.term(divergences, sides.real, options.fixed.logarithmic_weight * share),
         }
-        if options.sequence_weight:
+        if options.fixed.sequence_weight:
             values, there = _sequence_cost(student, signals, keep)
-            terms[self.sequences[index]] = parts.counted(values, there, options.sequence_weight * share)
+            terms[self.sequences[index]] = parts.counted(values, there, options.fixed.sequence_weight * share)
         return {name: term for name, term in terms.items() if term.weight}
 
     def _ordered(self, logits: Tensor, present: Tensor, keep: int) -> Tensor:
         """[..., B, C] -> [..., B, keep], the largest first."""
-        return _ordered(logits, present, keep, self.options.order == "batch", self.options.divide_by_deviation)
+        return _ordered(logits, present, keep, self.options.order == "batch", self.options.fixed.divide_by_deviation)
 
 
 @full_precision

@@ -15,6 +15,7 @@ from distilvec.modules.projection import projection
 
 Init = Literal["ridge", "random"]
 _OUT = -1e9  # finite, so that a row without any entry gives no NaN
+SIMCSE_TEMPERATURE = 0.05  # Gao et al. 2021, and all papers of baselines that stand beside it
 INIT = "start of the projections: ridge map of the untrained student [S] or torch's random start [C]"
 
 

@@ -1,6 +1,6 @@
 """Listwise scores: the student orders a query's documents with the probabilities that a scorer gives them.
 
-    L = mean over queries of KL(softmax(a s(q, d) / T_t) || softmax(s'(q, d) / T_s))
+    L = mean over queries of KL(softmax(a s(q, d)) || softmax(s'(q, d) / T))
 
 over the query's own documents d, the positive and its mined negatives. s' is the student's cosine (or dot product), s
 the scorer's number; a brings the scores to unit deviation within a query, once, on a sample; with `raw` it is 1.
@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from distilvec.methods.base import (
@@ -33,12 +32,11 @@ from distilvec.methods.score_parts import ScoreOptions, deviations, scored
 
 
 class ScoreKLOptions(ScoreOptions):
+    #: T, of the similarities [S].
+    constants: ClassVar[dict[str, Any]] = {"student_temperature": 0.05}
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"similarity": "dot", "raw": True, "student_temperature": 1.0}
     }
-
-    teacher_temperature: float = Field(1.0, gt=0, description="T_t, of the scores [S]")
-    student_temperature: float = Field(0.05, gt=0, description="T_s, of the similarities [S]; 1 with preset paper")
 
 
 class ScoreKL(Method):
@@ -65,10 +63,8 @@ class ScoreKL(Method):
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         queries = scored(student.embedding[0], batch, self.options.similarity)
-        wanted = _log_softmax(
-            self.scale.to(queries.scores.dtype) * queries.scores / self.options.teacher_temperature, queries
-        )
-        own = _log_softmax(queries.student / self.options.student_temperature, queries)
+        wanted = _log_softmax(self.scale.to(queries.scores.dtype) * queries.scores, queries)
+        own = _log_softmax(queries.student / self.options.fixed.student_temperature, queries)
         missed = (wanted.exp() * (wanted - own)).masked_fill(~queries.real, 0.0).sum(1)
         values = missed.new_zeros(len(batch.keys)).index_copy(0, queries.anchors, missed)
         several = queries.real.sum(1) > 1

@@ -20,12 +20,9 @@ from distilvec.methods.base import Method, Options, StudentInfo, TeacherInfo
 from distilvec.methods.own import checked, find_method, said
 from distilvec.validation import refusal
 
-__all__ = ["available", "build_method", "build_options", "resolve", "show_method", "show_methods"]
+__all__ = ["available", "build_method", "build_methods", "build_options", "resolve", "show_method", "show_methods"]
 
 GROUP = "distilvec.methods"
-#: Options of every method, see `TokenStates` and `Beside`.
-TOKEN_STATES, BESIDE = "token_states", "beside"
-HELD = (TOKEN_STATES, BESIDE)
 
 TABLE = {
     "talas": "distilvec.methods.talas:TALAS",
@@ -51,6 +48,8 @@ TABLE = {
     "dskd": "distilvec.methods.dskd:DSKD",
     "multilevel_ot": "distilvec.methods.multilevel_ot:MultiLevelOT",
     "cdm": "distilvec.methods.cdm:CDM",
+    "token_states": "distilvec.methods.token_states:TokenStates",
+    "matryoshka": "distilvec.methods.matryoshka:Matryoshka",
 }
 
 
@@ -107,61 +106,42 @@ def build_options(name: str, mapping: Mapping[str, Any]) -> Options:
     """
     schema = resolve(name).Options
     try:
-        return schema.model_validate({key: value for key, value in mapping.items() if key not in HELD})
+        return schema.model_validate(dict(mapping))
     except ValidationError as error:
         raise refusal(error, schema, name, unknown="there is no option") from error
 
 
-def build_method(name: str, options: Mapping[str, Any], matryoshka: Sequence[int] | None = None) -> Method:
-    """A method with validated options, not built yet; at several prefixes where `matryoshka` names them.
-
-    With `token_states` among the options, a weight, it is held by `TokenStates`; with `beside`, a second method with
-    its weight and options, by `Beside`.
+def build_method(name: str, options: Mapping[str, Any]) -> Method:
+    """A method with validated options, not built yet.
 
     Raises:
-        DistilvecError: as `build_options`, or prefixes that the method cannot have.
+        DistilvecError: as `build_options`.
     """
-    cls, validated = resolve(name), build_options(name, options)
-    method = cls(validated)
-    if matryoshka:
-        from distilvec.methods.matryoshka import Matryoshka
-
-        method = Matryoshka(lambda: cls(validated), list(matryoshka))
-    if options.get(TOKEN_STATES):
-        from distilvec.methods.token_states import TokenStates
-
-        method = TokenStates(method, float(options[TOKEN_STATES]))
-    beside = method_beside(options)
-    if beside is not None:
-        from distilvec.methods.beside import Beside
-
-        method = Beside(method, *beside)
-    return method
+    return resolve(name)(build_options(name, options))
 
 
-def method_beside(options: Mapping[str, Any]) -> tuple[Method, float] | None:
-    """The method that stands beside another one by its options, not built yet, and its weight; None without one.
+def build_methods(entries: Sequence[Mapping[str, Any]]) -> Method:
+    """The methods of a list, not built yet, as one.
+
+    Args:
+        entries: each with `name`, options, and perhaps `weight`, 1 without; those of weight 0 are left out.
 
     Raises:
-        DistilvecError: it has no name, its weight is not a positive number, or as `build_options`.
+        DistilvecError: as `build_options`, or none is left, or two have the same name.
     """
-    if not options.get(BESIDE):
-        return None
-    own = dict(options[BESIDE])
-    name, weight = own.pop("name", None), own.pop("weight", 1.0)
-    if not isinstance(name, str):
-        raise DistilvecError("it needs the name of a method", where=BESIDE, remedy="For example {name: score_kl}.")
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
-        raise DistilvecError(f"its weight is a positive number, not {weight!r}", where=BESIDE)
-    return resolve(name)(build_options(name, own)), float(weight)
+    from distilvec.methods.combined import Combined
 
-
-def on_pairs(name: str, options: Mapping[str, Any]) -> str | None:
-    """Which of a method and the one beside it trains on pairs or triplets; None where neither does."""
-    if resolve(name).trains_on_pairs:
-        return name
-    beside = method_beside(options)
-    return beside[0].name if beside is not None and beside[0].trains_on_pairs else None
+    weights = [float(entry.get("weight", 1.0)) for entry in entries]
+    kept = [(entry, weight) for entry, weight in zip(entries, weights, strict=True) if weight > 0]
+    if not kept:
+        raise DistilvecError("no method has a weight", where="method", remedy="Give one of them a weight above 0.")
+    methods = [
+        build_method(entry["name"], {key: value for key, value in entry.items() if key not in ("name", "weight")})
+        for entry, _ in kept
+    ]
+    if len(kept) == 1 and kept[0][1] == 1:
+        return methods[0]
+    return Combined(methods, [weight for _, weight in kept])
 
 
 def show_methods() -> str:
@@ -208,7 +188,7 @@ def show_method(name: str) -> str:
 
 def _asks_for(cls: type[Method]) -> str:
     """What a method with default options asks of a teacher, in words."""
-    student, teacher = StudentInfo("student", 384, 12, 384), TeacherInfo("teacher", 1024, 24, hidden=1024)
+    student, teacher = StudentInfo("student", 384, 12, 384), TeacherInfo("teacher", 384, 24, hidden=384)
     try:
         needs, where = cls().needs(student, [teacher]), ""
     except DistilvecError:

@@ -40,6 +40,12 @@ from distilvec.modules.projection import projection
 
 
 class TALASOptions(Options):
+    """Of the constants, `from_embeddings` lets LASD begin at the embedding output [C]; not [P, S]. It is pooled at the
+    first token, which is the same vector for every text and pulls layer 1 to collapse. `average_views`: TAMD and LASD
+    over both views [S], or the first only [C].
+    """
+
+    constants: ClassVar[dict[str, Any]] = {"from_embeddings": False, "average_views": True}
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"init": "random"},
         "code": {
@@ -47,7 +53,6 @@ class TALASOptions(Options):
             "temperature": 0.1,
             "average_views": False,
             "from_embeddings": True,
-            "embedding_pooling": "cls",
         },
     }
 
@@ -57,24 +62,17 @@ class TALASOptions(Options):
     temperature: float = Field(0.05, gt=0, description="of SimCSE [S]; 0.1 [C], the paper is silent")
     anchored_layers: int = Field(2, ge=1, description="k + 1, counted from the last block [P, C]")
     layers: int | None = Field(None, ge=2, description="LASD over the top n blocks only; null = all [P, C]")
-    from_embeddings: bool = Field(False, description="LASD begins at the embedding output [C]; not [P, S]")
-    embedding_pooling: Literal["mean", "cls"] = Field(
-        "mean",
-        description="of the embedding output: mean over real tokens [S], or position 0 [C], which is the same "
-        "vector for every text and pulls layer 1 to collapse",
-    )
     guide: Literal["coupled", "detached"] = Field(
         "coupled", description="LASD's gradient in both layers [P, C], or stopped at the upper one"
     )
-    average_views: bool = Field(True, description="TAMD and LASD over both views [S], or the first only [C]")
     init: parts.Init = Field("ridge", description="start of each W_l: ridge map [S] or N(0, 0.001^2) [C]")
 
     @model_validator(mode="after")
     def _consistent(self) -> TALASOptions:
         if not self.simcse_weight + self.tamd_weight + self.lasd_weight:
             raise ValueError("simcse_weight, tamd_weight and lasd_weight are 0, so there is nothing to train")
-        if self.layers is not None and self.from_embeddings:
-            raise ValueError("layers: n counts from the top, so it excludes from_embeddings")
+        if self.layers is not None and self.fixed.from_embeddings:
+            raise ValueError("layers: n counts from the top, so it excludes preset: code, which begins at the bottom")
         return self
 
 
@@ -93,7 +91,7 @@ class TALAS(Method):
         layered = options.lasd_weight > 0 or (options.tamd_weight > 0 and options.anchored_layers > 1)
         if layered:
             self._check_depth(student)
-        from_embeddings = options.lasd_weight > 0 and options.from_embeddings
+        from_embeddings = options.lasd_weight > 0 and options.fixed.from_embeddings
         return Needs(
             WantedOfStudent(
                 views=2 if options.simcse_weight > 0 else 1, layers=layered, tokens=(0,) if from_embeddings else ()
@@ -116,7 +114,7 @@ class TALAS(Method):
                 where=student.name,
                 remedy=f"Set method.anchored_layers to {depth} or fewer (compare: -m talas:anchored_layers={depth}).",
             )
-        if options.lasd_weight > 0 and (options.layers or 2 - options.from_embeddings) > depth:
+        if options.lasd_weight > 0 and (options.layers or 2 - options.fixed.from_embeddings) > depth:
             raise DistilvecError(
                 f"LASD over {options.layers or 2} layers, but the student has {depth}",
                 where=student.name,
@@ -148,7 +146,7 @@ class TALAS(Method):
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         options = self.options
-        views = student.views if options.average_views else 1
+        views = student.views if options.fixed.average_views else 1
         terms: dict[str, Term] = {}
         if options.simcse_weight:
             terms["simcse"] = parts.simcse(student, batch, options.temperature, options.simcse_weight)
@@ -179,7 +177,7 @@ class TALAS(Method):
         blocks = _layers(student)[:views]
         first = 0 if self.options.layers is None else blocks.shape[1] - self.options.layers
         chain = [relation_matrix(blocks[:, first:-1]), relation_matrix(student.embedding[:views, None])]
-        if self.options.from_embeddings:
+        if self.options.fixed.from_embeddings:
             chain.insert(0, relation_matrix(self._embedding_output(student, views)[:, None]))
         relations = torch.cat(chain, dim=1)  # [V, layers, B, B]
         lower, upper = relations[:, :-1], relations[:, 1:]
@@ -188,15 +186,10 @@ class TALAS(Method):
         return (upper - lower).square().mean(dim=(1, -1))
 
     def _embedding_output(self, student: StudentOutput, views: int) -> Tensor:
-        """[V, B, d] the pooled layer 0."""
+        """[V, B, d] the first real token of layer 0; there may be padding before it."""
         tokens = student.tokens[0][:views]
-        if self.options.embedding_pooling == "cls":  # the first real token: there may be padding before it
-            first: int | Tensor = 0 if student.mask is None else student.mask.int().argmax(-1)
-            return tokens[:, torch.arange(tokens.shape[1], device=tokens.device), first]
-        if student.mask is None:
-            return tokens.mean(-2)
-        mask = student.mask.to(tokens.dtype)[..., None]
-        return (tokens * mask).sum(-2) / mask.sum(-2).clamp_min(1)
+        first: int | Tensor = 0 if student.mask is None else student.mask.int().argmax(-1)
+        return tokens[:, torch.arange(tokens.shape[1], device=tokens.device), first]
 
     def teacher_map(self) -> nn.Linear | None:
         return self._maps(0)[-1] if len(self.anchors) == 1 else None

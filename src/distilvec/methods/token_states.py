@@ -1,19 +1,17 @@
-"""Any method, and beside it the student's last token states held to the teacher's.
+"""The student's last token states are held to the teacher's.
 
-    L = L_method + weight * sum_i ||h_i - t_i||² / sum_i ||t_i||²
+    L = sum_i ||h_i - t_i||² / sum_i ||t_i||²
 
 The sums run over the tokens of the batch that are the same piece on both sides, special tokens included, so the student
 has to cut texts as its teacher does and be as wide: it is cut out of it (`shrink`). Where its blocks are narrower, the
 linear map behind its pooling takes its token states to the teacher's space. Where a smaller vocabulary cuts a
 word into other pieces, these tokens are left out. A store that keeps token states on principal axes (`token_axes`)
-gives the same term within these axes.
+gives the same term within these axes. A second term is its use: `[{name: cosine, map: false}, {name: token_states}]`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,46 +22,34 @@ from distilvec.methods.base import (
     Batch,
     Method,
     Needs,
-    Options,
     Sample,
     StudentInfo,
     StudentOutput,
     TeacherInfo,
     TeacherSignals,
     Term,
+    Wanted,
+    WantedOfStudent,
 )
 
-#: The key in a method's options.
-KEY = "token_states"
 _MODE = "strict"
-#: Fewer of the student's pieces among the teacher's than this, and they are two tokenizers.
-_ALIKE = 0.9
 _REMEDY = "Cut the student out of its teacher (shrink), or leave token_states out."
 
 
 class TokenStates(Method):
-    """Holds the method beside it. Terms: the method's, and `token_states` [V, B].
-
-    Args:
-        method: what is trained besides.
-        weight: of the term, > 0.
+    """Terms: `token_states` [V, B].
 
     Raises:
         DistilvecError: in `needs`, several teachers, or one whose token states cannot be seen or are of another width.
     """
 
-    name = KEY
-    summary = "any method, and the last token states beside it"
+    name = "token_states"
+    summary = "the last token states follow the teacher's, as they are"
     paper = "as the hidden-state loss of TinyBERT (Jiao et al. 2020, arXiv:1909.10351), last layer, no projection"
-    Options = Options
+    inside = True
     axes: Tensor
 
-    def __init__(self, method: Method, weight: float) -> None:
-        super().__init__(method.options)
-        self.method, self.weight, self.inside = method, weight, True
-
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        needs = self.method.needs(student, teachers)
         if len(teachers) != 1:
             raise DistilvecError(
                 f"token_states goes with one teacher, and there are {len(teachers)}", remedy="Leave token_states out."
@@ -78,21 +64,15 @@ class TokenStates(Method):
                 where=student.name,
                 remedy=_REMEDY,
             )
-        asked, ours = needs.of(0), needs.student
-        modes = tuple(dict.fromkeys((*asked.alignment, _MODE)))
-        return needs._replace(
-            student=ours._replace(tokens=tuple(sorted({*ours.tokens, own}))),
-            teachers=(replace(asked, tokens=tuple(sorted({*asked.tokens, last})), alignment=modes),),
-        )
+        wanted = Wanted(tokens=(last,), alignment=(_MODE,))
+        return Needs(WantedOfStudent(tokens=(own,)), (wanted,), sentence=False, same_pieces=True)
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        self.method.build(student, teachers, sample)
         self.layers = _last(student)[0], _last(teachers[0])[0]
         self.mapped = _reach(student, teachers[0]) != student.hidden
         self.register_buffer("axes", _axes(student, teachers[0]), persistent=False)
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        self.method.lookup = self.lookup
         own, their = self.layers
         ours, theirs, real = _matched(student, teachers[0])
         rows = torch.arange(len(real), device=real.device)[:, None]
@@ -107,48 +87,11 @@ class TokenStates(Method):
         missed = ((states - told).square().sum(-1) * real).sum(-1)
         # Weighed by its size, an item's relative error adds up to that of the batch.
         weights = (size * teachers[0].present).expand_as(missed)
-        term = Term(missed / size.clamp_min(1e-12), weights, self.weight)
-        return {**self.method(student, teachers, batch), KEY: term}
+        return {self.name: Term(missed / size.clamp_min(1e-12), weights)}
 
     def attach(self, student: Any) -> None:
         # In a list, so that the student's parameters do not count as the method's too.
         self.head = [_map_behind_pooling(student)] if self.mapped else []
-        self.method.attach(student)
-
-    def attached(self, student: StudentOutput) -> StudentOutput:
-        return self.method.attached(student)
-
-    def rates(self) -> dict[nn.Module, float]:
-        return self.method.rates()
-
-    def keep(self, folder: Path) -> None:
-        self.method.keep(folder)
-
-    def teacher_map(self) -> nn.Linear | None:
-        return self.method.teacher_map()
-
-    def trains_student(self, progress: float) -> bool:
-        return self.method.trains_student(progress)
-
-
-def check_pieces(student: Sequence[str], teacher: Sequence[str], where: str) -> None:
-    """Refuse two tokenizers.
-
-    Args:
-        student, teacher: their pieces.
-
-    Raises:
-        DistilvecError: many of the student's pieces are not the teacher's.
-    """
-    known = set(teacher)
-    share = sum(piece in known for piece in student) / max(len(student), 1)
-    if share < _ALIKE:
-        raise DistilvecError(
-            f"token_states needs texts that both models cut alike, and {share:.0%} of the student's pieces are the "
-            "teacher's",
-            where=where,
-            remedy=f"{_REMEDY} emo, cdm and dskd align two tokenizers.",
-        )
 
 
 def _last(info: StudentInfo | TeacherInfo) -> tuple[int, int]:
@@ -186,7 +129,7 @@ def _map_behind_pooling(student: Any) -> nn.Linear:
         raise DistilvecError(
             "token_states compares states as they are, and the student's are of another width than the teacher's, "
             "without a linear map behind the pooling",
-            where=KEY,
+            where="token_states",
             remedy=_REMEDY,
         )
     linear: nn.Linear = head.linear  # type: ignore[union-attr]

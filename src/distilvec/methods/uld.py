@@ -35,12 +35,13 @@ from distilvec.methods.base import (
 
 
 class ULDOptions(Options):
+    #: Of the term; the task's alpha does the rest [S].
+    constants: ClassVar[dict[str, Any]] = {"weight": 1.0}
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"weight": 1.5, "positions": "index"},
         "code": {"weight": 1.5, "positions": "index"},
     }
 
-    weight: float = Field(1.0, gt=0, description="of the term: 1.5 [P, C]; 1, the task's alpha does the rest [S]")
     temperature: float = Field(1.0, gt=0, description="tau, of both softmaxes [P, C]")
     positions: next_tokens.Positions = Field("ends", description=next_tokens.POSITIONS)
 
@@ -63,7 +64,7 @@ class ULD(Method):
         return Needs(teachers=(Wanted(logits=True, same_classes=False),) * len(teachers), sentence=False, states=False)
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        self.terms, self.shares = parts.names("uld", teachers), parts.shares(teachers, self.options.weight)
+        self.terms, self.shares = parts.names("uld", teachers), parts.shares(teachers, self.options.fixed.weight)
         self.on_tokens = student.pieces is not None
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:

@@ -1,12 +1,12 @@
 """The recipe: what a run is made of, as typed models of its YAML file."""
 
+from distilvec.recipe.method_section import MethodEntry, MethodSection
 from distilvec.recipe.recipe import Recipe, given
 from distilvec.recipe.score_sections import MiningSection, ScorerSection
 from distilvec.recipe.sections import (
     ApiSection,
     CorpusSection,
     JudgingSection,
-    MethodSection,
     OptimizerSection,
     Section,
     SharpnessSection,
@@ -33,6 +33,7 @@ __all__ = [
     "FreshSection",
     "JudgingSection",
     "LoraSection",
+    "MethodEntry",
     "MethodSection",
     "MiningSection",
     "MoleculeSection",

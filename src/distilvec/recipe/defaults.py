@@ -17,7 +17,7 @@ class Default:
     Attributes:
         kind: what the student is, as messages say it.
         lr: learning rate of the student and of the heads.
-        method: name and options.
+        method: entries of the list.
         student: further keys of the student's section.
         batch_size: items a step.
         reads: texts read in training, repetitions counted, that a small corpus is repeated for.
@@ -27,7 +27,7 @@ class Default:
 
     kind: str
     lr: float
-    method: dict[str, Any]
+    method: list[dict[str, Any]]
     evidence: str
     student: dict[str, Any] = field(default_factory=dict)
     batch_size: int = 32
@@ -46,21 +46,22 @@ class Default:
 
 #: The runs behind the rows: teacher and texts, nothing else.
 EVIDENCE = "experiments/results/defaults"
-_COSINE = {"name": "cosine"}
+_COSINE = [{"name": "cosine"}]
+_STATES = [{"name": "cosine", "map": False}, {"name": "token_states"}]
 _SAME_SPACE = {"space": "teacher", "dropout": 0.0}
 #: Kind of student -> its settings.
 DEFAULTS = {
     "cut": Default(
         "cut out of the teacher",
         lr=1e-3,
-        method={"name": "cosine", "map": False, "token_states": 1.0},
+        method=_STATES,
         student=_SAME_SPACE,
         evidence=EVIDENCE,
     ),
     "wide": Default(
         "cut out of a teacher whose table keeps its width",
         lr=3e-4,
-        method={"name": "cosine", "map": False, "token_states": 1.0},
+        method=_STATES,
         student=_SAME_SPACE,
         evidence=EVIDENCE,
     ),
@@ -96,7 +97,7 @@ DEFAULTS = {
     "network": Default(
         "a network of images or molecules with random weights",
         lr=1e-3,
-        method={"name": "gaussian"},
+        method=[{"name": "gaussian"}],
         batch_size=128,
         reads=200_000,
         least=5,
@@ -105,7 +106,7 @@ DEFAULTS = {
     "writer": Default(
         "a language model",
         lr=1e-4,
-        method={"name": "mined"},
+        method=[{"name": "mined"}],
         batch_size=16,
         evidence="docs/writing.md",
     ),

@@ -37,7 +37,7 @@ def recipe_of(
     teacher: Any,
     student: Any,
     corpus: Any,
-    method: str | type | Mapping[str, Any] | None,
+    method: str | type | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
     output: str | Path,
     **sections: Any,
 ) -> Recipe:
@@ -62,7 +62,7 @@ def recipe_of(
         "corpus": read,
         "teachers": [_teacher_section(each, name, given, images) for each, name in zip(teachers, names, strict=True)],
         "student": None if student is None else _student_section(student),
-        "method": None if method is None else dict(method) if isinstance(method, Mapping) else {"name": method},
+        "method": method if method is None or isinstance(method, Mapping | list | tuple) else {"name": method},
         "output": output,
         **{name: str(value) if isinstance(value, Path) else value for name, value in sections.items()},
     }

@@ -15,12 +15,12 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.files import home, read_small
+from distilvec.recipe.method_section import MethodEntry, MethodSection
 from distilvec.recipe.places import find_files, is_url
 from distilvec.recipe.score_sections import MiningSection, ScorerSection
 from distilvec.recipe.sections import (
     CorpusSection,
     JudgingSection,
-    MethodSection,
     OptimizerSection,
     Section,
     TeacherSection,
@@ -57,7 +57,7 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
     )
     mining: MiningSection = Field(default_factory=MiningSection, description="of `distilvec mine`")
     student: StudentSection | None = None
-    method: MethodSection = Field(default_factory=MethodSection)
+    method: MethodSection = Field(default_factory=lambda: MethodSection([MethodEntry()]))
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
     training: TrainingSection = Field(default_factory=TrainingSection)
     task: TaskSection | None = Field(None, description="a supervised task beside the distillation")
@@ -137,7 +137,7 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
     def _a_head_to_fold(self) -> Recipe:
         if self.student is None or not self.student.fold:
             return self
-        if self.method.name != "distillmoe" or self.method.options.get("head") is False:
+        if not any(each.name == "distillmoe" and each.options.get("head") is not False for each in self.method.root):
             raise ValueError("student.fold: only distillmoe has a head that can be folded")
         if self.task is not None:
             raise ValueError("student.fold: the task's head reads what the expert head gives; it cannot be folded")
@@ -192,47 +192,39 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             recipe = cls.model_validate(data)
         except ValidationError as error:
             raise refusal(error, cls, where, lines, whole="recipe") from error
-        recipe.resolve_method(where, lines or {})
+        method = recipe.build_method(where, lines or {})
         recipe._check_training(where, lines or {})
-        if not recipe.method.is_open:
-            recipe._check_items(where, lines or {})
-            recipe._settle_space(where, lines or {})
+        if method is not None:
+            recipe._check_items(method, where, lines or {})
+            recipe._settle_space(method, where, lines or {})
         return recipe
 
-    def _check_items(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
+    def _check_items(self, method: Any, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
         """Refuse single texts for a method that trains on pairs."""
-        from distilvec.methods.table import on_pairs
-
-        name = on_pairs(self.method.name, self.method.options)
-        if self.corpus is None or name is None:
+        if self.corpus is None or not method.trains_on_pairs:
             return
         if isinstance(self.corpus.text, list) and not self.task:
             return
         line = lines.get(("corpus", "text"), lines.get(("corpus",)))
         raise DistilvecError(
-            f'method "{name}" trains on pairs or triplets of texts, without a task',
+            f'method "{self.method.name}" trains on pairs or triplets of texts, without a task',
             where=", ".join(part for part in (where, f"line {line}" if line else None, "corpus.text") if part),
             remedy="Name the columns of anchor and positive (and negatives): text: [anchor, positive].",
         )
 
-    def _settle_space(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
+    def _settle_space(self, method: Any, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
         """Fill in the space that the method implies; refuse the teacher's where no map leads there."""
-        from distilvec.methods.base import Method
-        from distilvec.methods.table import resolve
-
         if self.student is None:
             return
-        method = resolve(self.method.name)
         several = len(self.teachers) > 1 and self.combine == "separate"
         if self.student.space is None:
             # A task's head reads the student's own space, and prefixes are those of its own vector.
-            own = several or not self.teachers or self.task is not None or self.method.matryoshka is not None
+            own = several or not self.teachers or self.task is not None or method.prefixes
             self.student.space = "own" if own else method.implied_space
         if self.student.space != "teacher":
             return
         self._check_router(where, lines)
-        self._check_prefixes(where, lines)
-        if self.teachers and not several and method.teacher_map is not Method.teacher_map:
+        if self.teachers and not several and method.has_map and not method.prefixes:
             return
         line = lines.get(("student", "space"), lines.get(("student",)))
         place = ", ".join(part for part in (where, f"line {line}" if line else None, "student.space") if part)
@@ -246,22 +238,17 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
                 where=place,
                 remedy="Use space: own, one teacher, or combine: concatenate.",
             )
+        if method.prefixes:
+            raise DistilvecError(
+                f'method "{self.method.name}" trains prefixes of the student\'s own vector, and space: teacher puts a '
+                "map behind that vector, which mixes them",
+                where=place,
+                remedy="Use space: own, or leave matryoshka out.",
+            )
         raise DistilvecError(
             f'method "{self.method.name}" has no linear map into its teacher\'s space',
             where=place,
             remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas, distilcse).",
-        )
-
-    def _check_prefixes(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
-        """Refuse prefixes where the teacher's map comes behind them: what is cut then is not what was trained."""
-        if self.method.matryoshka is None:
-            return
-        line = lines.get(("method", "matryoshka"), lines.get(("method",)))
-        raise DistilvecError(
-            "it trains prefixes of the student's own vector, and space: teacher puts a map behind that vector, which "
-            "mixes them",
-            where=", ".join(part for part in (where, f"line {line}" if line else None, "method.matryoshka") if part),
-            remedy="Use space: own, or leave matryoshka out.",
         )
 
     def _check_router(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
@@ -286,26 +273,21 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             place = ", ".join(part for part in (where, f"line {line}" if line else None, error.where) if part)
             raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
 
-    def resolve_method(self, where: str | None = None, lines: dict[tuple[Any, ...], int] | None = None) -> Any:
-        """The method's validated options (an instance of its own `Options`).
+    def build_method(self, where: str | None = None, lines: dict[tuple[Any, ...], int] | None = None) -> Any:
+        """The method that it names, without heads yet; None where the student's kind is to choose it.
 
         Raises:
             DistilvecError: an unknown method or option, or a value out of range.
         """
-        from distilvec.methods.table import build_method, build_options
-
         if self.method.is_open:
             return None
         try:
-            if self.method.beside:
-                build_method(self.method.name, self.method.options)
-            return build_options(self.method.name, self.method.options)
+            return self.method.build()
         except DistilvecError as error:
-            option = (error.where or "").removeprefix(self.method.name).removeprefix(", ")
-            lines = lines or {}
-            line = lines.get(("method", option.partition(".")[0]), lines.get(("method",)))
-            key = f"method.{option}" if option else "method"
-            place = f"{where}, line {line}, {key}" if where and line else key
+            path = tuple(int(part) if part.isdecimal() else part for part in (error.where or "").split("."))
+            known = (path[:end] for end in range(len(path), 0, -1) if lines and path[:end] in lines)
+            line = (lines or {}).get(next(known, ()))
+            place = f"{where}, line {line}, {error.where}" if where and line else error.where
             raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
 
     def to_yaml(self) -> str:

@@ -205,60 +205,6 @@ def name_of_function(call: Any) -> str | None:
     return f"{type(owner).__module__}:{type(owner).__qualname__}.<object>.{call.__name__}"
 
 
-#: A method that is chosen by the kind of student.
-AUTO = "auto"
-
-
-class MethodSection(BaseModel):
-    """The method and its options; the options belong to the method's own schema."""
-
-    model_config = ConfigDict(extra="allow")
-    name: str = Field(
-        AUTO,
-        description="of `distilvec methods`, or module:Class; from Python also the class itself; auto = by the student",
-    )
-    matryoshka: list[int] | None = Field(None, description="also train these prefixes of the student's vector")
-    token_states: float | None = Field(
-        None,
-        ge=0,
-        description="weight of a term that holds the student's last token states to the teacher's, where both cut a "
-        "text alike; for a student as wide as its teacher (shrink); null = none, or what method auto takes",
-    )
-    beside: dict[str, Any] | None = Field(
-        None, description="a second method on pairs or scores at the same time: its name, weight (1) and options"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_the_class(cls, given: Any) -> Any:
-        return _named(given)
-
-    @field_validator("beside", mode="before")
-    @classmethod
-    def _name_the_class_beside(cls, given: Any) -> Any:
-        return _named(given)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it is chosen by the kind of student."""
-        return self.name == AUTO
-
-    @property
-    def options(self) -> dict[str, Any]:
-        held = {"token_states": self.token_states, "beside": self.beside}
-        return {**(self.__pydantic_extra__ or {}), **{name: value for name, value in held.items() if value}}
-
-
-def _named(section: Any) -> Any:
-    """A method's section with the path of a class in the class's place."""
-    name = section.get("name") if isinstance(section, Mapping) else None
-    if name is None or isinstance(name, str | int | float | list | dict):  # what YAML has, pydantic looks at
-        return section
-    from distilvec.methods.own import path_of
-
-    return {**section, "name": path_of(name)}
-
-
 class SharpnessSection(Section):
     """Sharpness-aware steps around the base optimiser."""
 

@@ -127,8 +127,8 @@ def _title(outcome: Outcome) -> str:
     from distilvec.methods.table import called
     from distilvec.students import describe_student
 
-    chosen = outcome.recipe.method
-    method = called(chosen.name) + (f" with {called(chosen.beside['name'])}" if chosen.beside else "")
+    first, *others = (called(entry.name) for entry in outcome.recipe.method.root if entry.weight)
+    method = first + (f" with {' and '.join(others)}" if others else "")
     names = [*outcome.teacher_names, *(each.scorer.card.name for each in outcome.scored)]
     count = describe_student(outcome.shipped)["parameters"]
     size = f"{count / 1e6:.1f} M" if count >= 100_000 else f"{count / 1e3:.0f} thousand"

@@ -15,11 +15,8 @@ def check_writing(recipe: Any) -> None:
         ValueError: naming the key.
     """
     task = "a task of kind generation"
-    method = recipe.method
     if recipe.student is not None:
         _check_student(recipe.student, task)
-    if method.matryoshka or method.token_states:
-        raise ValueError(f"method: matryoshka and token_states are not for {task}")
     if recipe.scorers:
         raise ValueError(f"scorers: methods on scores are not for {task}")
     if recipe.combine != "separate":

@@ -28,7 +28,7 @@ from distilvec.files import whole
 from distilvec.methods.base import Method, Needs, Sample
 from distilvec.methods.contract import check_needs
 from distilvec.methods.own import path_of
-from distilvec.methods.table import build_method
+from distilvec.methods.table import build_methods
 from distilvec.store import SignalStore
 from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
@@ -299,11 +299,13 @@ def _sample(
 def _open_method(method: str | type[Method] | Mapping[str, Any] | Method) -> Method:
     if isinstance(method, Method):
         return method
-    options: dict[str, Any] = dict(method) if isinstance(method, Mapping) else {"name": method}
-    if "name" not in options:
+    entries = method if isinstance(method, Sequence) and not isinstance(method, str) else [method]
+    entries = [dict(each) if isinstance(each, Mapping) else {"name": each} for each in entries]
+    if any("name" not in entry for entry in entries):
         raise DistilvecError('the method needs a "name"', where="DistillationLoss")
-    name, matryoshka = options.pop("name"), options.pop("matryoshka", None)
-    return build_method(name if isinstance(name, str) else path_of(name), options, matryoshka)
+    names = [entry["name"] for entry in entries]
+    paths = [name if isinstance(name, str) else path_of(name) for name in names]
+    return build_methods([{**entry, "name": path} for entry, path in zip(entries, paths, strict=True)])
 
 
 def _follows(loss: DistillationLoss) -> Any:

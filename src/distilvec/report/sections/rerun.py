@@ -43,8 +43,9 @@ class Rerun(Data):
 
     def made_with(self) -> Table:
         """Method, seed and versions, for the model card."""
-        method = self.recipe.get("method")
-        name = str(method.get("name", "")) if isinstance(method, dict) else ""
+        given = self.recipe.get("method")
+        methods = given if isinstance(given, list) else [given]
+        name = " + ".join(str(each.get("name", "")) for each in methods if isinstance(each, dict))
         return facts(("method", name), ("seed", "" if self.seed is None else str(self.seed)), *self.versions.items())
 
 
