@@ -28,11 +28,12 @@ from distilvec.folders import check, check_model
 from distilvec.indexes import check_index
 from distilvec.indexes.rows import cosines, top
 from distilvec.indexes.variants import IndexVariant, Reader
+from distilvec.kinds.image.students import fresh_resnet
 from distilvec.modules.kernel_head import GaussianKernels
 from distilvec.modules.pipeline import set_length
 from distilvec.modules.text_ids import TextIds
 from distilvec.serving import Batcher, application
-from distilvec.students import StudentTap, describe_student, fresh_resnet, load_student, router, shrink
+from distilvec.students import StudentTap, describe_student, load_student, router, shrink
 from distilvec.students.fit_texts import token_batches
 from distilvec.students.narrowing import _pooled
 from distilvec.students.reshaping import Reshaping

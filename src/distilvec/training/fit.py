@@ -22,7 +22,7 @@ from distilvec.errors import GO_ON, DataError, DistilvecError, DivergedError, En
 from distilvec.evenly import sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.methods.base import Method, Needs
-from distilvec.modules.blocks import find_transformer, find_writer
+from distilvec.modules.blocks import find_transformer
 from distilvec.recipe.training_section import check_evaluations, check_together
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
@@ -41,10 +41,10 @@ from distilvec.training.distributed import (
     rank,
 )
 from distilvec.training.held_out import held_out_terms
-from distilvec.training.items import PreparedCorpus, student_items
+from distilvec.training.items import PreparedCorpus
 from distilvec.training.loop import Loop
 from distilvec.training.optimizers import make_schedule
-from distilvec.training.sample import SAMPLE, TOKEN_SAMPLE, free_maps, make_sample, on_device
+from distilvec.training.sample import SAMPLE, free_maps, make_sample, on_device
 from distilvec.training.sources import LiveSource
 from distilvec.training.step import Distiller, Extras, describe
 from distilvec.training.tokens import TokenizedCorpus
@@ -156,7 +156,7 @@ def fit(
         torch.cuda.reset_peak_memory_stats(device)  # what teaching needed is not training's
     tokens = _tokens(student, needs, corpus, sources, seed=training.seed, device=device, cache=cache or folder)
     collator = Collator(corpus, tokens, sources, companions, scores)
-    limit = SAMPLE if find_writer(student) is None else TOKEN_SAMPLE  # an answer's vector is nobody's embedding
+    limit = corpus.kind.sample or SAMPLE
     sample = make_sample(
         student, tokens, sources, corpus.train_rows, seed=training.seed, needs=needs, limit=limit, collator=collator
     )
@@ -242,7 +242,7 @@ def _tokens(
     if device.type == "cpu":
         keep_freed_memory()
     with first_rank_first():
-        tokens = student_items(student, corpus, cache / "tokens")
+        tokens: TokenizedCorpus | PreparedCorpus = corpus.kind.student_items(student, corpus, cache / "tokens")
         for number, source in enumerate(sources):
             source.prepare(needs.of(number), tokens)
     return tokens
