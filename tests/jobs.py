@@ -13,7 +13,6 @@ from distilvec.corpus import Corpus
 from distilvec.flow import prepare as parts
 from distilvec.flow.defaults import with_defaults
 from distilvec.flow.fit import Trained, fit
-from distilvec.flow.fit import ship_student as ship
 from distilvec.flow.identity import comparison_identity
 from distilvec.flow.lessons import Lessons, fill_scores, fill_stores, held_out, held_out_rows, teach
 from distilvec.flow.prepare import Prepared, Teachers
@@ -160,7 +159,8 @@ def train_student(job: Job) -> tuple[SentenceTransformer, Fitted]:
 def ship_student(job: Job, student: SentenceTransformer, method: Method, folder: Path) -> float | None:
     """Save a student of a finished training; its method is the job's."""
     fitted = Fitted(method, [], 0.0, 0, 0, [], 0, 0, 0, task=job.task)
-    return ship(job.prepared, job.lessons, Trained(student, fitted), folder)
+    kept: float | None = job.corpus.kind.ship(job.prepared, job.lessons, Trained(student, fitted), folder)
+    return kept
 
 
 def tiny_recipe(folder: Path, teacher: Path, texts: Any, **sections: Any) -> Recipe:

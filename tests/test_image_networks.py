@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 from tests.shared import SHARED, SMALL, needs_shared
 
-from distilvec.corpus.images import data_uri
 from distilvec.errors import DataError, DistilvecError
+from distilvec.kinds.image.images import data_uri
 
 ROOT = Path(__file__).parent.parent
 NAMES = (

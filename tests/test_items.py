@@ -18,12 +18,12 @@ from tests.jobs import Job
 
 import distilvec
 from distilvec.corpus import read_corpus
-from distilvec.corpus.images import open_image
 from distilvec.errors import DistilvecError
 from distilvec.files import locked
 from distilvec.flow.combine import CombinedTeacher
 from distilvec.flow.ray import teach_alone
 from distilvec.flow.run import run
+from distilvec.kinds.image.images import open_image
 from distilvec.modules.cifar_resnet import CifarResNet, image_model
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import recipe_of

@@ -106,7 +106,7 @@ def test_the_best_by_likelihood_is_kept(done: Run) -> None:
         entry["eval_task_likelihood"] for entry in done.record["training"].log if "eval_task_likelihood" in entry
     ]
     assert len(measured) >= 3
-    from distilvec.flow.writing import answer_metrics, read_items
+    from distilvec.kinds.writing.running import answer_metrics, read_items
 
     made = Recipe.build(recipe(done.folder.parent.parent))
     found = answer_metrics(done.student, read_items(made, str(done.folder.parent.parent / "validation.jsonl")))

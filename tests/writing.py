@@ -13,15 +13,15 @@ from tests.english import sentences
 
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.flow.teach import teacher_info
+from distilvec.kinds.base import find_kind
+from distilvec.kinds.writing.students import load_writing_student
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.table import build_method
 from distilvec.store import SignalStore, fill
-from distilvec.students.writing import load_writing_student
 from distilvec.tasks.generation import Generation
 from distilvec.teachers import Teacher, load_teacher
 from distilvec.training import LiveSource, StoreSource
 from distilvec.training.data import Collator
-from distilvec.training.items import student_items
 from distilvec.training.sample import make_sample
 from distilvec.training.step import Distiller
 
@@ -64,7 +64,7 @@ class WritingWorld:
         self.corpus: Corpus = read_corpus(
             list(rows or items()), folder / "corpus", text=["prompt", "answer"], joint=True, holdout=0.0
         )
-        self.tokens = student_items(self.student, self.corpus, folder / "tokens")
+        self.tokens = find_kind("writing").student_items(self.student, self.corpus, folder / "tokens")
 
     def source(self, needs: Needs, kind: str = "live", dtype: str = "float32") -> LiveSource | StoreSource:
         """The teacher's signals, live or from a store that is filled for it."""

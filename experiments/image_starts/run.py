@@ -15,11 +15,11 @@ from experiments.images.data import SETS, data, read_tasks, write_pool
 from experiments.images.run import FUNCTIONS, PROBE_SEEDS
 from PIL import Image
 
-from distilvec.corpus.images import data_uri
 from distilvec.flow.lessons import teach
 from distilvec.flow.settle import prepare
 from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import IMAGES, PerceptronTask
+from distilvec.kinds.image.images import data_uri
 from distilvec.recipe import Recipe
 from distilvec.report import Record
 from distilvec.teachers import load_teacher

@@ -10,8 +10,8 @@ import numpy as np
 from experiments.harness.script import shared
 from PIL import Image
 
-from distilvec.corpus.images import data_uri
 from distilvec.judging.perceptron import IMAGES, PerceptronTask
+from distilvec.kinds.image.images import data_uri
 
 #: Training images of CIFAR-10, which come first in the corpus.
 CIFAR_IMAGES = 4000

@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from distilvec.corpus.images import open_image
 from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.kinds.image.images import open_image
 
 STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 """Of the 13 depthwise convolutions of a MobileNet V1."""

@@ -43,7 +43,10 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "Muon": ("plain", {"optimizer": {"lr": 2e-3, "muon": True}}),
     "Muon, batches of 128": ("plain", {"optimizer": {"lr": 2e-3, "muon": True}, "training": {"batch_size": 128}}),
     "token states 0": ("plain", {"method": [{"name": "cosine", "map": False}]}),
-    "token states 3": ("plain", {"method": [{"name": "cosine", "map": False}, {"name": "token_states", "weight": 3.0}]}),
+    "token states 3": (
+        "plain",
+        {"method": [{"name": "cosine", "map": False}, {"name": "token_states", "weight": 3.0}]},
+    ),
     "cosine schedule": ("plain", {"training": {"lr_scheduler_type": "cosine"}}),
     "beta2 0.999": ("plain", {"training": {"adam_beta2": 0.999}}),
     "few": ("few", {"training": {"epochs": 16.0}}),

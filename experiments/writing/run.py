@@ -16,11 +16,11 @@ from experiments.writing.data import OUTSIDE, TASKS, files, write
 from experiments.writing.models import pretrain
 from experiments.writing.table import EXPERIMENT, ROWS, best_rate, write_page
 
-from distilvec.flow.fit import Trained, ship_student
+from distilvec.flow.fit import Trained
 from distilvec.flow.prepare import Prepared, open_corpus, separator_of
 from distilvec.flow.teach import Taught, open_teacher, teach_one
-from distilvec.flow.writing import open_shipped
 from distilvec.judging import GenerationTask, Score, judge
+from distilvec.kinds.writing.running import open_shipped
 from distilvec.recipe import Recipe, TeacherSection
 from distilvec.store import SignalStore
 from distilvec.store.ragged import RaggedSignal
@@ -95,7 +95,7 @@ def finetuned_teacher() -> Path:
         made = recipe("teacher", TEACHER_LR, 0, TEACHER_ITEMS, save_every=500)
         prepared = settled(made)
         student, fitted, lessons = trained(prepared, resume=True)
-        ship_student(prepared, lessons, Trained(student, fitted), folder)
+        prepared.corpus.kind.ship(prepared, lessons, Trained(student, fitted), folder)
         shutil.rmtree(made.output, ignore_errors=True)
     return folder
 
@@ -227,7 +227,7 @@ class Bench:
             shutil.rmtree(out, ignore_errors=True)
             prepared = self.settled(made)
             student, fitted, lessons = trained(prepared, [self._asking(prepared)])
-            ship_student(prepared, lessons, Trained(student, fitted), out / "student")
+            prepared.corpus.kind.ship(prepared, lessons, Trained(student, fitted), out / "student")
             (out / "facts.json").write_text(json.dumps({"row": row, "lr": lr, "seed": seed, **facts_of(fitted)}))
         return open_shipped(made, out / "student"), json.loads((out / "facts.json").read_text())
 

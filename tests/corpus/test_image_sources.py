@@ -14,8 +14,8 @@ from PIL import Image
 from tests.corpus.pictures import encoded, noise, png_header
 
 from distilvec.corpus import Corpus, content_keys, read_corpus
-from distilvec.corpus.images import data_uri, open_image
 from distilvec.errors import DataError, DistilvecError
+from distilvec.kinds.image.images import data_uri, open_image
 
 
 def arrays(corpus: Corpus) -> list[list[Any]]:

@@ -13,8 +13,8 @@ from tests.corpus.pictures import encoded, noise, png_header
 
 from distilvec.corpus import content_key, content_keys, images
 from distilvec.corpus.audit import Problem
-from distilvec.corpus.images import data_uri, image_item, open_image
 from distilvec.errors import DataError
+from distilvec.kinds.image.images import data_uri, image_item, open_image
 
 
 def pixels(content: bytes) -> np.ndarray:

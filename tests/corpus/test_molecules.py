@@ -15,8 +15,8 @@ pytest.importorskip("rdkit")
 
 from distilvec.corpus import content_key, content_keys, read_corpus
 from distilvec.corpus.audit import Problem
-from distilvec.corpus.molecules import MAX_CHARACTERS, canonical_smiles
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.kinds.molecule.smiles import MAX_CHARACTERS, canonical_smiles
 
 ASPIRIN = ["CC(=O)Oc1ccccc1C(=O)O", "O=C(C)OC1=CC=CC=C1C(O)=O", " OC(=O)c1ccccc1OC(C)=O\n", "C(C)(=O)Oc1c(C(=O)O)cccc1"]
 

@@ -113,7 +113,7 @@ def pieces(data: Path) -> None:
 
 
 def features(shared: Path) -> None:
-    from distilvec.corpus.images import data_uri
+    from distilvec.kinds.image.images import data_uri
     from distilvec.modules.cifar_resnet import CifarResNet, image_model
 
     archive = np.load(shared / "data" / "images" / "cifar10.npz")

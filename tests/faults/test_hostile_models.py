@@ -31,13 +31,13 @@ from distilvec.errors import DistilvecError
 from distilvec.export import export_onnx
 from distilvec.flow.compare import compare
 from distilvec.flow.finetune import finetune
+from distilvec.kinds.writing.students import load_writing_student
 from distilvec.modules.folder_checks import PICKLES
 from distilvec.modules.guarded import no_questions, nothing_made_up, open_config
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import recipe_of
 from distilvec.students import load_student, shrink, static, upcycle
 from distilvec.students.fresh import fresh
-from distilvec.students.writing import load_writing_student
 from distilvec.tasks.predictor import Predictor
 from distilvec.teachers import load_teacher
 

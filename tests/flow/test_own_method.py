@@ -19,6 +19,7 @@ from distilvec.flow.compare import compare
 from distilvec.flow.prepare import Prepared
 from distilvec.flow.run import train
 from distilvec.flow.variants import variants_of
+from distilvec.kinds.text import Text
 from distilvec.methods.base import Method, Needs, StudentInfo, TeacherInfo, Wanted, WantedOfStudent
 from distilvec.methods.cosine import Cosine
 from distilvec.recipe import Recipe
@@ -137,7 +138,7 @@ def test_an_interrupted_seed_of_other_code_starts_again(
 ) -> None:
     given = recipe(tiny_bert, texts)
     with monkeypatch.context() as patch:
-        patch.setattr(bench, "ship_student", interrupted)
+        patch.setattr(Text, "ship", interrupted)
         with pytest.raises(Interrupted):
             compare(given, ["own_losses:MyLoss"], seeds=1)
     place = Path("out/runs/my_loss/seed-0")

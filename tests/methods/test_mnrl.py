@@ -15,7 +15,7 @@ from distilvec.errors import DistilvecError
 from distilvec.functional import info_nce
 from distilvec.methods.base import Sample
 from distilvec.methods.mnrl import MNRL, MNRLOptions, ranking_loss
-from distilvec.methods.table import build_method, build_methods
+from distilvec.methods.table import build_methods
 from distilvec.recipe import Recipe
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals

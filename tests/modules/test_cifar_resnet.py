@@ -96,7 +96,7 @@ def test_grey_images_are_three_times_the_same_channel() -> None:
 
 def test_transparent_and_deep_pixels_are_those_of_a_corpus() -> None:
     """What a student sees when it is used is what it saw when it was trained."""
-    from distilvec.corpus.images import open_image
+    from distilvec.kinds.image.images import open_image
 
     clear = np.dstack([pictures(1)[0], np.full((32, 32), 255, np.uint8)])
     clear[:8, :, 3], clear[8:16, :, 3] = 0, 100

@@ -14,9 +14,10 @@ from tests.report.example import example
 
 from distilvec.corpus.keys import join_pair
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.kinds.base import find_kind
 from distilvec.report import ModelRow, Record, ScoreDifference, ScoreEntry, write_report
 from distilvec.report.data import short_source
-from distilvec.report.sections.spaces import MAP_POINTS, MAP_TEXT, labels_of, space_map
+from distilvec.report.sections.spaces import MAP_POINTS, MAP_TEXT, space_map
 
 
 def test_json_round_trip() -> None:
@@ -124,11 +125,12 @@ def test_places_are_cut(place: str) -> None:
 def test_images_of_several_folders_are_distinguished() -> None:
     """Classes often have files of equal names."""
     items = ["/home/ann/pictures/dark/0.png", "/home/ann/pictures/light/0.png", "data:image/png;base64,AAAA"]
-    assert labels_of(items, "image") == ["dark/0.png", "light/0.png", "held-out image 3"]
+    assert find_kind("image").shown(items, items) == ["dark/0.png", "light/0.png", "held-out image 3"]
 
 
 def test_the_two_of_a_joint_pair_stand_apart() -> None:
-    assert labels_of([join_pair("Is it raining?", "Yes."), "alone"], "text") == ["Is it raining? | Yes.", "alone"]
+    pair = join_pair("Is it raining?", "Yes.")
+    assert find_kind("text").shown([pair, "alone"], []) == ["Is it raining? | Yes.", "alone"]
 
 
 def test_no_report_file_tells_where_things_are(tmp_path: Path) -> None:

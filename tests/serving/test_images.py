@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from tests.serving.server import posted, running
 
+from distilvec.kinds.image.students import fresh_resnet
 from distilvec.serving import application
-from distilvec.students import fresh_resnet, load_student
+from distilvec.students import load_student
 
 
 def test_paths_and_addresses_of_images_are_refused(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_fingerprint(vectors: np.ndarray, sentences: list[str]) -> None:
 def test_images_are_found_by_their_pixels(tmp_path: Path) -> None:
     from PIL import Image
 
-    from distilvec.corpus.images import data_uri
+    from distilvec.kinds.image.images import data_uri
 
     pictures = np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), np.uint8)
     for number, picture in enumerate(pictures):

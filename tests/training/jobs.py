@@ -86,9 +86,9 @@ def parts(
 
     from distilvec.corpus import Corpus
     from distilvec.flow.teach import teacher_info
+    from distilvec.kinds.writing.students import load_writing_student
     from distilvec.store import SignalStore
     from distilvec.students import load_student
-    from distilvec.students.writing import load_writing_student
     from distilvec.teachers import TeacherInfo, load_teacher
     from distilvec.training import LiveSource, StoreSource
 

@@ -20,6 +20,7 @@ from tests.training.starting import Starter
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.methods.base import Needs
+from distilvec.methods.table import build_method
 from distilvec.training import Fitted
 
 

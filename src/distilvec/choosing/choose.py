@@ -107,11 +107,11 @@ def planned(recipe: Recipe, sample: int) -> Planned:
     corpus = open_corpus(recipe)
     # Candidates are of several kinds, so that an open method stays open.
     recipe = training_defaults(recipe, corpus).model_copy(update={"method": recipe.method})
-    if corpus.modality != "text":
+    if corpus.kind.sizes is not None:
         raise DistilvecError(
-            f"candidates are made for texts, and the corpus holds {corpus.modality}s",
+            f"candidates are made for texts, and the corpus holds {corpus.kind.noun}",
             where="plan",
-            remedy="Compare the sizes of docs/images.md or docs/molecules.md by training them.",
+            remedy=corpus.kind.sizes,
         )
     few = sampled(corpus, sample)
     return Planned(recipe, corpus, few, fill_stores(recipe, few, open_teachers(recipe, corpus)))

@@ -228,7 +228,7 @@ def _probe_teachers(
         rate = len(texts) / max(time.perf_counter() - begun, 1e-9)
         store.refresh()
         prompt = f', prompt "{teacher.card.prompt}"' if teacher.card.prompt else ""
-        each = {"text": "a text", "image": "an image", "molecule": "a molecule"}[corpus.modality]
+        each = f"{corpus.kind.article} {corpus.kind.name}"
         lacking = _lacking(kept / "stores" / section.name, teacher, keys_of_all, section.storage, stored)
         missing = int(np.logical_or.reduce(list(lacking.values())).sum())
         written = sum(sizes[name] * int(texts_without.sum()) for name, texts_without in lacking.items())

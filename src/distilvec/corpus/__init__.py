@@ -4,15 +4,13 @@ from distilvec.corpus.audit import Audit
 from distilvec.corpus.batch import Batch
 from distilvec.corpus.corpus import Corpus, read_corpus
 from distilvec.corpus.docstrings import docstring_pairs
-from distilvec.corpus.keys import MODALITIES, PAIR, Modality, content_key, content_keys, join_pair, split_pair
+from distilvec.corpus.keys import PAIR, content_key, content_keys, join_pair, split_pair
 
 __all__ = [
-    "MODALITIES",
     "PAIR",
     "Audit",
     "Batch",
     "Corpus",
-    "Modality",
     "content_key",
     "content_keys",
     "docstring_pairs",

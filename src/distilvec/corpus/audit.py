@@ -9,14 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import TextIOBase
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distilvec.corpus.column_names import ColumnNames
-from distilvec.corpus.keys import PAIR, Modality, canonical, is_blank, join_pair
-from distilvec.corpus.molecules import molecule_item
+from distilvec.corpus.keys import PAIR, canonical, is_blank, join_pair
 from distilvec.corpus.problem import Problem
 from distilvec.corpus.rows import Row, excerpt
 from distilvec.errors import DataError
@@ -55,8 +53,8 @@ _REMEDIES = {
 class Item:
     """A row that can be used: its texts, one per text column (None for an absent negative), and what goes with it.
 
-    Of images and molecules `texts` are the items' strings and `identities` what equal items share, from which keys are
-    made; the row's value is then only an excerpt, as images are large.
+    `identities` are what equal items share; keys are made from them. Of images and molecules the row's value is only
+    an excerpt, as images are large.
     """
 
     row: Row
@@ -82,7 +80,7 @@ class Audit:
         lengths: characters of the kept texts: min, p5, p50, p95, p99, max, mean. Empty for images.
         components: usable molecules that were given with several components (salts, mixtures).
         made: of the texts kept, those that were made of others.
-        modality: text, image or molecule.
+        modality: name of the items' kind.
     """
 
     read: int = 0
@@ -93,7 +91,7 @@ class Audit:
     lengths: dict[str, float] = field(default_factory=dict)
     components: int = 0
     made: int = 0
-    modality: Modality = "text"
+    modality: str = "text"
 
     @property
     def noun(self) -> str:
@@ -121,45 +119,21 @@ def check(row: Row, wanted: ColumnNames) -> Item:
     if row.fault is not None:
         raise Problem(row.fault)
     value = row.value
-    if wanted.modality != "text":
-        return _other(row, wanted)
-    if isinstance(value, str) and not wanted.joint:
-        if len(wanted.columns) > 1:
-            raise Problem("no columns")
-        return Item(row, [_text(value, wanted.max_characters)])
-    if not isinstance(value, Mapping):
-        raise Problem("not text")
-    texts: list[str | None] = []
-    for place, name in enumerate(wanted.text):
-        cell = value.get(name)
-        texts.append(None if _left_out(cell, place) else _text(cell, wanted.max_characters, joint=wanted.joint))
-    if wanted.joint:
-        texts = [join_pair(*(text for text in texts if text is not None))]
-    return _described(Item(row, texts), value, wanted)
-
-
-def _other(row: Row, wanted: ColumnNames) -> Item:
-    """An image or a molecule."""
-    value = row.value
+    kind = wanted.kind
     if not isinstance(value, Mapping):
         if len(wanted.columns) > 1:
             raise Problem("no columns")
         value = {wanted.text[0]: value}
     cells = [value.get(name) for name in wanted.text]
-    item = Item(row._replace(value=excerpt(cells[0])), [])
-    for place, each in enumerate(cells):
-        text: str | None = None
-        identity: str | None = None
-        if not _left_out(each, place):
-            if wanted.modality == "image":
-                from distilvec.corpus.images import image_item
-
-                text, identity = image_item(each, Path(row.file).parent)
-            else:
-                text, several = molecule_item(each, wanted.components)
-                identity, item.components = text, item.components or several
-        item.texts.append(text)
-        item.identities.append(identity)
+    # Images are large, and of a row that is left out an excerpt is all that is kept.
+    item = Item(row if kind.tokenized else row._replace(value=excerpt(cells[0])), [])
+    for place, cell in enumerate(cells):
+        read = None if _left_out(cell, place) else kind.read(cell, wanted, row.file)
+        item.texts.append(None if read is None else read.item)
+        item.identities.append(None if read is None else read.identity)
+        item.components = item.components or (read is not None and read.several)
+    if wanted.joint:
+        item.texts = item.identities = [join_pair(*(text for text in item.texts if text is not None))]
     return _described(item, value, wanted)
 
 
@@ -177,7 +151,7 @@ def _described(item: Item, fields: Mapping[Any, Any], wanted: ColumnNames) -> It
     return item
 
 
-def _text(value: Any, longest: int, *, joint: bool = False) -> str:
+def clean_text(value: Any, longest: int, *, joint: bool = False) -> str:
     if not isinstance(value, str):
         raise Problem("missing text" if _absent(value) else "not text")
     if joint:
@@ -196,7 +170,7 @@ def _text(value: Any, longest: int, *, joint: bool = False) -> str:
 
 def _teacher_text(value: Any, wanted: ColumnNames) -> str:
     try:
-        return _text(value, wanted.max_characters)
+        return clean_text(value, wanted.max_characters)
     except Problem as problem:
         raise Problem(f"teacher text: {problem}") from None
 

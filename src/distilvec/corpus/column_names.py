@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
-from distilvec.corpus.keys import MODALITIES, Modality
-from distilvec.corpus.molecules import Components
+from distilvec.corpus.keys import Components
 from distilvec.errors import DistilvecError, nearest
+from distilvec.kinds.base import Kind, find_kind
 
-_LONGEST_IMAGE = 8 << 20  # readers take 12 bytes for a character: 96 MiB hold the largest image as a data URI
 _DEFAULT_TEXT = "text"
-#: By modality, the column of the items where none is named.
-USUAL: dict[str, str] = {"text": "text", "image": "image", "molecule": "smiles"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class ColumnNames:
     teacher_text: str | None = None
     max_characters: int = 20_000
     joint: bool = False
-    modality: Modality = "text"
+    modality: str = "text"
     components: Components = "largest"
     repeated: bool = False
     made: float = 0.0
@@ -40,28 +37,18 @@ class ColumnNames:
 
     @property
     def longest(self) -> int:
-        """Characters that a reader has to hold; a limit on texts says nothing about images and molecules."""
-        return max(self.max_characters, _LONGEST_IMAGE) if self.modality == "image" else self.max_characters
+        """Characters that a reader has to hold."""
+        return self.kind.longest(self.max_characters)
+
+    @property
+    def kind(self) -> Kind:
+        """What the items are."""
+        return find_kind(self.modality)
 
     def options(self) -> dict[str, Any]:
-        """By name; what has no meaning for texts is there for the other modalities only, `repeated` and `made` where
-        they are."""
-        options = asdict(self)
-        if self.modality == "text":
-            del options["modality"], options["components"]
+        """By name; what cannot matter for these items is left out, and `repeated` and `made` where they are off."""
+        options = {name: value for name, value in asdict(self).items() if name not in self.kind.unsaid}
         return {name: value for name, value in options.items() if value or name not in ("repeated", "made")}
-
-
-def check_modality(modality: str | None) -> None:
-    """Refuse a modality that does not exist.
-
-    Raises:
-        DistilvecError: it names the nearest.
-    """
-    if modality is not None and modality not in MODALITIES:
-        raise DistilvecError(
-            f'there is no modality "{modality}"', where="corpus.modality", remedy=nearest(modality, MODALITIES)
-        )
 
 
 def named_columns(
@@ -73,7 +60,7 @@ def named_columns(
     teacher_text: str | None,
     max_characters: int,
     joint: bool,
-    modality: Modality,
+    kind: Kind,
     components: Components,
     repeated: bool,
     made: float,
@@ -85,7 +72,7 @@ def named_columns(
     """
     texts = (text,) if isinstance(text, str) else tuple(text)
     if texts == (_DEFAULT_TEXT,):
-        texts = (USUAL[modality],)
+        texts = (kind.column,)
     if not texts or len(set(texts)) < len(texts):
         raise DistilvecError(f"text columns are one or more different names, not {list(texts)}", where="corpus.text")
     if len(texts) > 1 and role:
@@ -100,9 +87,9 @@ def named_columns(
             where="corpus.teacher_text",
             remedy="Leave joint or teacher_text out.",
         )
-    if modality != "text" and (joint or teacher_text):
-        key = "joint" if joint else "teacher_text"
-        raise DistilvecError(f"{key} is for texts, not for {modality}s", where=f"corpus.{key}", remedy="Leave it out.")
+    given = {"joint": joint, "teacher_text": teacher_text, "made": made}
+    if key := next((key for key, value in given.items() if value and key in kind.foreign), None):
+        raise DistilvecError(f"{key} is for texts, not for {kind.noun}", where=f"corpus.{key}", remedy="Leave it out.")
     if joint and len(texts) != 2:
         raise DistilvecError(
             f"a joint item is made of two text columns, not of {len(texts)}",
@@ -111,7 +98,7 @@ def named_columns(
         )
     if made < 0:
         raise DistilvecError(f"made is at least 0, not {made:g}", where="corpus.made")
-    if made and (modality != "text" or len(texts) > 1 or label or role or teacher_text):
+    if made and (len(texts) > 1 or label or role or teacher_text):
         raise DistilvecError(
             "more is made of single texts alone, without labels, roles or texts for the teacher",
             where="corpus.made",
@@ -126,5 +113,5 @@ def named_columns(
             remedy=nearest(components, get_args(Components)),
         )
     return ColumnNames(
-        texts, label, domain, role, teacher_text, max_characters, joint, modality, components, repeated, made
+        texts, label, domain, role, teacher_text, max_characters, joint, kind.name, components, repeated, made
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import logging
@@ -15,15 +16,15 @@ from typing import Any
 import numpy as np
 
 from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, Audit, Problem, Rejections, check, percentiles
-from distilvec.corpus.column_names import ColumnNames, check_modality, named_columns
+from distilvec.corpus.column_names import ColumnNames, named_columns
 from distilvec.corpus.columns import ITEMS, TextColumn, open_numbers
 from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest
-from distilvec.corpus.keys import PAIR, Modality, canonical_item, canonical_keys, folded
-from distilvec.corpus.molecules import Components
+from distilvec.corpus.keys import PAIR, Components, canonical_keys, folded
 from distilvec.corpus.sources import Source, find_source
 from distilvec.corpus.split import USUAL_SHARE, share_for
 from distilvec.corpus.writer import CorpusWriter
 from distilvec.errors import DataError, DistilvecError
+from distilvec.kinds.base import Kind, find_kind
 from distilvec.progress import Ticker
 from distilvec.system_errors import disk_problems
 
@@ -74,7 +75,8 @@ class Corpus:
         self.folder = folder
         self.fingerprint: str = manifest["fingerprint"]
         self.audit = Audit(**manifest["audit"])
-        self.modality: Modality = self.audit.modality
+        self.modality = self.audit.modality
+        self.kind = find_kind(self.modality)
         self.keys = required("keys")
         teacher_keys = numbers("teacher_keys")
         self.teacher_keys = self.keys if teacher_keys is None else teacher_keys
@@ -121,6 +123,12 @@ class Corpus:
             )
         return found
 
+    def taken_as(self, kind: Kind) -> Corpus:
+        """The same items for another use, as pairs of texts are also prompts with answers."""
+        taken = copy.copy(self)
+        taken.kind = kind
+        return taken
+
     def __len__(self) -> int:
         return len(self._texts)
 
@@ -146,7 +154,7 @@ class Corpus:
 
     def overlaps(self, texts: Mapping[str, Iterable[str]]) -> dict[str, int]:
         """`overlap` of each of several lists by name, in one reading of what is trained on."""
-        if self.modality != "text":
+        if not self.kind.folded:
             return {name: self._overlap_by_key(items) for name, items in texts.items()}
         lists: dict[str, set[str]] = {}
         for name, items in texts.items():
@@ -162,10 +170,9 @@ class Corpus:
 
     def _overlap_by_key(self, items: Iterable[str]) -> int:
         known: list[str] = []
-        forms: tuple[Components, ...] = ("largest", "keep") if self.modality == "molecule" else ("largest",)
         for item in items:
             with contextlib.suppress(Problem):  # what cannot be read is not among those trained on
-                known += [canonical_item(item, self.modality, form) for form in forms]
+                known += self.kind.forms(item)
         roles = [""] if self.roles is None or self.groups is not None else ROLE_NAMES
         wanted = np.concatenate([canonical_keys(known, role, self.modality) for role in roles])
         trained = self.keys[self.train_rows]
@@ -186,7 +193,7 @@ def read_corpus(
     strict: bool = False,
     max_characters: int = 20_000,
     limit: int | None = None,
-    modality: Modality | None = None,
+    modality: str | None = None,
     components: Components = "largest",
     repeated: bool = False,
     made: float = 0.0,
@@ -239,7 +246,6 @@ def read_corpus(
         raise DistilvecError(f"holdout is a share from 0 to below 1, not {holdout}", where="corpus.holdout")
     if limit is not None and limit < 1:
         raise DistilvecError(f"limit is at least 1, not {limit}", where="corpus.limit")
-    check_modality(modality)
     folder = Path(folder)
     origin = find_source(source, modality, folder=folder, revision=revision)
     wanted = named_columns(
@@ -250,7 +256,7 @@ def read_corpus(
         teacher_text=teacher_text,
         max_characters=max_characters,
         joint=joint,
-        modality=origin.modality,
+        kind=origin.kind,
         components=components,
         repeated=repeated,
         made=made,
@@ -356,9 +362,9 @@ def _read_all(
         raise DataError(f"no {wanted.modality} of the corpus can be used ({why})", where=source.name, remedy=remedy)
     if not writer.trained_on:
         raise DataError(
-            f"all {writer.kept:,} {wanted.modality}s fell into the held-out share (holdout: {writer.holdout:g}), "
+            f"all {writer.kept:,} {wanted.kind.noun} fell into the held-out share (holdout: {writer.holdout:g}), "
             "none is left to train on",
             where=source.name,
-            remedy=f"Give more {wanted.modality}s or a smaller holdout.",
+            remedy=f"Give more {wanted.kind.noun} or a smaller holdout.",
         )
     return read

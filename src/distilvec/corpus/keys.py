@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from distilvec.corpus.molecules import Components, canonical_smiles
 from distilvec.corpus.problem import Problem
-from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.errors import DataError
+from distilvec.kinds.base import find_kind
 
-Modality = Literal["text", "image", "molecule"]
-MODALITIES: tuple[str, ...] = get_args(Modality)
+#: What is done with a molecule of several components.
+Components = Literal["largest", "keep", "reject"]
 
 KEY_BYTES = 16
 #: Stands between the two texts of an item that is a pair, read jointly (U+001E, "record separator").
@@ -94,8 +94,8 @@ def content_keys(
         items: n texts (surrounding white space does not count), images (paths or data URIs; equal pixels have equal
             keys) or molecules (SMILES; every way to write a molecule has the same key).
         role: "" where the corpus tells no roles apart.
-        modality: text, image or molecule.
-        components: of molecules, see `molecules.canonical_smiles`. The items of a corpus need nothing but "keep".
+        modality: name of the items' kind.
+        components: of molecules, see `canonical_smiles`. The items of a corpus need nothing but "keep".
 
     Returns:
         uint8 [n, 16].
@@ -104,37 +104,17 @@ def content_keys(
         DataError: an image that cannot be read, or what is no molecule.
         EnvironmentProblem: Pillow or RDKit is not installed.
     """
-    if modality == "text":
-        return canonical_keys(map(canonical, items), role, modality)
-    canonical_items = []
+    kind, canonical_items = find_kind(modality), []
     for item in items:
         try:
-            canonical_items.append(canonical_item(item, modality, components))
+            canonical_items.append(kind.canonical(item, components))
         except Problem as problem:
             raise DataError(f"this is no usable {modality} ({problem})", where=item[:120]) from problem
     return canonical_keys(canonical_items, role, modality)
 
 
-def canonical_item(item: str, modality: str, components: Components = "keep") -> str:
-    """What equal items of a modality share: the stripped text, the digest of the pixels, the canonical SMILES.
-
-    Raises:
-        Problem: an image that cannot be read, or what is no molecule.
-        DistilvecError: a modality that does not exist.
-    """
-    if modality == "text":
-        return canonical(item)
-    if modality == "image":
-        from distilvec.corpus.images import image_digest
-
-        return image_digest(item)
-    if modality == "molecule":
-        return canonical_smiles(item, components)
-    raise DistilvecError(f'there is no modality "{modality}"', remedy=nearest(modality, MODALITIES))
-
-
 def canonical_keys(items: Iterable[str], role: str = "", modality: str = "text") -> np.ndarray:
-    """Keys uint8 [n, 16] of items that `canonical_item` has been through."""
+    """Keys uint8 [n, 16] of items that `Kind.canonical` has been through."""
     start = hashlib.blake2b(digest_size=KEY_BYTES)
     for part in (modality, role):
         start.update(_with_length(part))

@@ -12,22 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.corpus import hub
-from distilvec.corpus.folders import IMAGE_SUFFIXES, folder_fingerprint, holds_images, image_rows, unchanged
-from distilvec.corpus.keys import Modality
 from distilvec.corpus.readers import SUFFIXES, about_rows, file_kind, read_file
-from distilvec.corpus.rows import Row, require_columns, shown
+from distilvec.corpus.rows import Row, require_columns, shown, unchanged
 from distilvec.corpus.tables import check_iterable, chosen_split, is_dataset, is_table, no_files, table_rows
 from distilvec.errors import DataError, DistilvecError
+from distilvec.kinds.base import BY_SUFFIX, TABLE, Kind, find_kind
 
 logger = logging.getLogger(__name__)
-NPZ = ".npz"
 #: Files of a folder that are about the others, whatever their suffix.
 _ABOUT = {"README", "LICENSE", "LICENCE", "NOTICE", "CHANGELOG", "COPYING", "CITATION"}
-_BATCH = 1000
-_IMAGES = 32  # of which each may have megabytes
-_LOOKED_AT = 1000
-#: What columns of items other than texts are called.
-_COLUMNS_OF_OTHERS: dict[str, Modality] = {"smiles": "molecule", "image": "image", "img": "image"}
 
 
 @dataclass(frozen=True)
@@ -38,7 +31,7 @@ class Source:
         name: for messages.
         fingerprint: equal where nothing has changed; None where that cannot be known.
         rows: (columns, longest text) -> rows.
-        modality: text, image or molecule: the one asked for, or what the source says.
+        kind: of its items: the one asked for, or what the source says.
         forget: removes what reading these columns has kept, once the corpus holds it; None where nothing is kept.
         expected: about how many rows there are, for a bar; None if that cannot be known quickly.
     """
@@ -46,13 +39,13 @@ class Source:
     name: str
     fingerprint: str | None
     rows: Callable[[Sequence[str], int], Iterator[Row]]
-    modality: Modality = "text"
+    kind: Kind
     forget: Callable[[Sequence[str]], None] | None = None
     expected: Callable[[], int | None] = lambda: None
 
 
 def find_source(
-    source: Any, modality: Modality | None = "text", *, folder: Path | None = None, revision: str | None = None
+    source: Any, modality: str | None = "text", *, folder: Path | None = None, revision: str | None = None
 ) -> Source:
     """Make out what was given.
 
@@ -69,8 +62,10 @@ def find_source(
         DataError: it is not there, or a data set has no split "train" and several others.
         EnvironmentProblem: the hub cannot be reached.
     """
+    asked = None if modality is None else find_kind(modality)
+    kind = asked or find_kind("text")
     if isinstance(source, str) and source.startswith(hub.HUB):
-        return _hub(hub.Address.read(source, revision), modality or "text", folder)
+        return _hub(hub.Address.read(source, revision), kind, folder)
     if revision is not None:
         raise DistilvecError(
             "only a data set of the hub (hub:NAME) has revisions", where="corpus.revision", remedy="Leave it out."
@@ -89,10 +84,10 @@ def find_source(
             )
         if not _exists(path) and not path.suffix and not path.is_symlink():
             raise DataError("there is no such file or folder", where=str(path), remedy="Check the path.")
-        return _folder(path, modality) if path.is_dir() else _files([path], str(path), modality)
+        return _folder(path, asked) if path.is_dir() else _files([path], str(path), asked)
     if is_dataset(source):
-        return _dataset(source, "the data set", modality or "text")
-    return _items(_Rows(source) if is_table(source) else check_iterable(source), modality or "text")
+        return _dataset(source, "the data set", kind)
+    return _items(_Rows(source) if is_table(source) else check_iterable(source), kind)
 
 
 def _exists(path: Path) -> bool:
@@ -112,30 +107,35 @@ class _Rows:
         return table_rows(self._table)
 
 
-def _files(paths: Sequence[Path], name: str, asked: Modality | None) -> Source:
-    modality = asked or _told(paths, name)
+def _files(paths: Sequence[Path], name: str, asked: Kind | None) -> Source:
+    kind = asked or _guessed(paths, name)
     state = hashlib.blake2b(digest_size=16)
     for path in paths:
-        if path.suffix != NPZ:
-            file_kind(path)
-        elif modality != "image":
-            raise DistilvecError("an .npz file holds images", where=str(path), remedy="Set corpus.modality to image.")
+        if path.suffix not in kind.suffixes:
+            _check_suffix(path)
         if path.exists():  # where it does not, reading says so
             status = path.stat()
             state.update(f"{path.absolute()}|{unchanged(status)}\n".encode("utf-8", "surrogatepass"))
 
     def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
         for path in paths:
-            if path.suffix == NPZ:
-                from distilvec.corpus.npz import npz_rows
-
-                yield from npz_rows(path, columns, columns[0])
+            if path.suffix in kind.suffixes:
+                yield from kind.rows(path, columns)
             else:
-                yield from _with_columns(read_file(path, columns, longest, modality == "image"), columns, modality)
+                yield from _with_columns(read_file(path, columns, longest, kind.binary), columns, kind)
 
-    # Tables may hold paths of images, which change without them.
-    complete = modality != "image" or all(path.suffix == NPZ or _holds_bytes(path) for path in paths)
-    return Source(name, state.hexdigest() if complete else None, rows, modality, expected=lambda: about_rows(paths))
+    # Tables may hold names of files, which change without them.
+    complete = not kind.binary or all(path.suffix in kind.suffixes or _holds_bytes(path) for path in paths)
+    return Source(name, state.hexdigest() if complete else None, rows, kind, expected=lambda: about_rows(paths))
+
+
+def _check_suffix(path: Path) -> None:
+    """Refuse a file that no reader of tables and lines takes."""
+    other = BY_SUFFIX.get(path.suffix)
+    if other is not None and path.suffix not in SUFFIXES:
+        what = f"a {path.suffix} file holds {other}s"
+        raise DistilvecError(what, where=str(path), remedy=f"Set corpus.modality to {other}.")
+    file_kind(path)
 
 
 def _holds_bytes(path: Path) -> bool:
@@ -155,53 +155,42 @@ def _holds_bytes(path: Path) -> bool:
     return any(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in kinds)
 
 
-def _told(paths: Sequence[Path], name: str) -> Modality:
-    """The modality that the suffixes tell."""
-    modalities: set[Modality] = set()
-    for path in paths:
-        if path.suffix == NPZ:
-            modalities.add("image")
-        else:
-            modalities.add("molecule" if file_kind(path) == ".smi" else "text")
-    if len(modalities) > 1:
+def _guessed(paths: Sequence[Path], name: str) -> Kind:
+    """The kind that the suffixes tell."""
+    suffixes = (path.suffix if path.suffix in BY_SUFFIX else file_kind(path) for path in paths)
+    kinds = {BY_SUFFIX.get(suffix, "text") for suffix in suffixes}
+    if len(kinds) > 1:
         raise DistilvecError(
-            f"there are files of {' and '.join(f'{each}s' for each in sorted(modalities))} here",
+            f"there are files of {' and '.join(f'{each}s' for each in sorted(kinds))} here",
             where=name,
             remedy="Give one file, or say which with corpus.modality.",
         )
-    return modalities.pop()
+    return find_kind(kinds.pop())
 
 
-def _images(path: Path) -> Source:
-    def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
-        del longest
-        require_columns(columns, ["image", "path", "folder"], str(path))
-        return image_rows(path)
-
-    return Source(str(path), folder_fingerprint(path), rows, "image")
-
-
-def _folder(path: Path, modality: Modality | None) -> Source:
+def _folder(path: Path, asked: Kind | None) -> Source:
     if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
         from datasets import load_from_disk
 
         try:
-            return _dataset(load_from_disk(str(path)), str(path), modality or "text")
+            return _dataset(load_from_disk(str(path)), str(path), asked or find_kind("text"))
         except (OSError, ValueError) as error:
             raise DataError(f"the saved data set cannot be opened ({error})", where=str(path)) from error
-    files = sorted(file for file in path.iterdir() if file.is_file() and _is_read(file, modality))
-    if modality in (None, "image") and holds_images(path):
-        if files and modality is None:
+    own = tuple(BY_SUFFIX) if asked is None else asked.suffixes
+    files = sorted(file for file in path.iterdir() if file.is_file() and _is_read(file, own))
+    kind = next((each for each in ([asked] if asked else map(find_kind, TABLE)) if each.holds(path)), None)
+    if kind is not None:
+        if files and asked is None:
             raise DistilvecError(
-                f"this folder holds images and other files that can be read ({files[0].name})",
+                f"this folder holds {kind.noun} and other files that can be read ({files[0].name})",
                 where=str(path),
-                remedy="Say which are meant with corpus.modality: image or text.",
+                remedy=f"Say which are meant with corpus.modality: {kind.name} or text.",
             )
-        return _images(path)
+        return Source(str(path), *kind.folder(path), kind)
     if not files:
-        known = sorted(IMAGE_SUFFIXES) if modality == "image" else SUFFIXES
+        known = SUFFIXES if asked is None else sorted(asked.members) or SUFFIXES
         raise DataError("no file in this folder can be read", where=str(path), remedy=f"Known: {', '.join(known)}.")
-    if NPZ not in {file.suffix for file in files} and len({file_kind(file) == ".txt" for file in files}) > 1:
+    if not {file.suffix for file in files} & {*own} and len({file_kind(file) == ".txt" for file in files}) > 1:
         plain = next(file.name for file in files if file_kind(file) == ".txt")
         raise DataError(
             f"this folder mixes plain texts ({plain}) with files that have columns",
@@ -212,23 +201,23 @@ def _folder(path: Path, modality: Modality | None) -> Source:
     if left:
         shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
         logger.warning("%s: %d of its files are read; not %s", path, len(files), shown)
-    return _files(files, str(path), modality)
+    return _files(files, str(path), asked)
 
 
-def _is_read(path: Path, modality: Modality | None) -> bool:
+def _is_read(path: Path, own: Sequence[str]) -> bool:
     if path.name.startswith(".") or path.name.partition(".")[0].upper() in _ABOUT:
         return False
     try:
-        return (path.suffix == NPZ and modality in (None, "image")) or bool(file_kind(path))
+        return path.suffix in own or bool(file_kind(path))
     except DistilvecError:
         return False
 
 
-def _items(items: Iterable[Any], modality: Modality) -> Source:
+def _items(items: Iterable[Any], kind: Kind) -> Source:
     fingerprint = None
     if isinstance(items, Sequence):
         no_files(items)
-    if isinstance(items, Sequence) and modality != "image":  # paths, whose files change; arrays, which repr shortens
+    if isinstance(items, Sequence) and not kind.binary:  # paths, whose files change; arrays, which repr shortens
         state = hashlib.blake2b(digest_size=16)
         for item in items:
             content = item if isinstance(item, str) else _written(item)
@@ -237,12 +226,10 @@ def _items(items: Iterable[Any], modality: Modality) -> Source:
 
     def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
         del longest
-        return _with_columns(
-            (Row("items", number, item) for number, item in enumerate(items, start=1)), columns, modality
-        )
+        return _with_columns((Row("items", number, item) for number, item in enumerate(items, start=1)), columns, kind)
 
     number = len(items) if isinstance(items, Sequence) else None
-    return Source("the items given", fingerprint, rows, modality, expected=lambda: number)
+    return Source("the items given", fingerprint, rows, kind, expected=lambda: number)
 
 
 def _written(item: Any) -> str:
@@ -252,17 +239,15 @@ def _written(item: Any) -> str:
         return shown(item)
 
 
-def _with_columns(rows: Iterator[Row], columns: Sequence[str], modality: Modality) -> Iterator[Row]:
+def _with_columns(rows: Iterator[Row], columns: Sequence[str], kind: Kind) -> Iterator[Row]:
     """Refuse a source none of whose first rows has a column that is asked for."""
-    most = _IMAGES if modality == "image" else _LOOKED_AT
-    start = list(islice(rows, most))
+    start = list(islice(rows, kind.at_once))
     usable = [row for row in start if row.fault is None]
     names = dict.fromkeys(name for row in usable if isinstance(row.value, Mapping) for name in row.value)
     if names:
-        if modality == "text":
-            _refuse_other_items(usable, columns[0], start[0].file)
+        kind.check_rows(usable, columns[0], start[0].file)
         # Of rows that name their own columns, a later one may have it.
-        where = f"{start[0].file}, its first {most:,} rows" if len(start) == most else start[0].file
+        where = f"{start[0].file}, its first {kind.at_once:,} rows" if len(start) == kind.at_once else start[0].file
         require_columns(columns, [str(name) for name in names], where)
     elif len(columns) > 1 and any(isinstance(row.value, str) for row in usable):
         raise DataError(
@@ -273,41 +258,12 @@ def _with_columns(rows: Iterator[Row], columns: Sequence[str], modality: Modalit
     return chain(start, rows)
 
 
-def _refuse_other_items(rows: Sequence[Row], column: str, where: str) -> None:
-    """Say so where what is read as texts is plainly images or molecules."""
-    first = next((row.value for row in rows if isinstance(row.value, Mapping)), {})
-    if _is_image(first.get(column)):
-        raise DataError(f'the column "{column}" holds images', where=where, remedy="Set corpus.modality to image.")
-    others = {name: _COLUMNS_OF_OTHERS[str(name).lower()] for name in first if str(name).lower() in _COLUMNS_OF_OTHERS}
-    if column not in first and others:
-        name, modality = next(iter(others.items()))
-        raise DataError(
-            f'there is no column "{column}", but one "{name}"',
-            where=where,
-            remedy=f"Set corpus.modality to {modality} and corpus.text to {name}; or name the column of texts.",
-        )
-
-
-def _is_image(cell: Any) -> bool:
-    """Whether a cell holds the bytes of an image file, also as a reader of texts gives them."""
-    from distilvec.corpus.images import MAGIC
-
-    value = cell.get("bytes") if isinstance(cell, Mapping) else cell
-    if isinstance(value, str):
-        try:
-            value = value[:8].encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:
-            return False
-        return value.startswith(MAGIC[:2])  # the others begin with letters, as texts do
-    return isinstance(value, bytes) and value.startswith(MAGIC)
-
-
-def _dataset(dataset: Any, name: str, modality: Modality) -> Source:
+def _dataset(dataset: Any, name: str, kind: Kind) -> Source:
     dataset = chosen_split(dataset, name)
     # An iterable data set reads what it likes, whenever it is asked: only the table kind has a fingerprint.
     fingerprint = getattr(dataset, "_fingerprint", None) if hasattr(dataset, "__len__") else None
-    if fingerprint and modality == "image" and not _embeds(dataset):
-        fingerprint = None  # images that it names change without it
+    if fingerprint and kind.binary and not _embeds(kind.dataset(dataset)):
+        fingerprint = None  # files that it names change without it
 
     def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
         del longest
@@ -315,29 +271,17 @@ def _dataset(dataset: Any, name: str, modality: Modality) -> Source:
         if dataset.column_names:
             require_columns(columns, dataset.column_names, name)
             chosen = dataset.select_columns(list(columns))
-        if modality == "image":
-            chosen = undecoded(chosen)
-        return _with_columns(_dataset_rows(chosen, name, _IMAGES if modality == "image" else _BATCH), columns, modality)
+        return _with_columns(_dataset_rows(kind.dataset(chosen), name, kind.at_once), columns, kind)
 
     number = len(dataset) if hasattr(dataset, "__len__") else None
-    return Source(name, fingerprint, rows, modality, expected=lambda: number)
+    return Source(name, fingerprint, rows, kind, expected=lambda: number)
 
 
 def _embeds(dataset: Any) -> bool:
-    """Whether a data set holds the bytes of its images, by its first row."""
-    first: Mapping[str, Any] = next(iter(undecoded(dataset).with_format(None)), {})
+    """Whether a data set holds bytes and not only names of files, by its first row."""
+    first: Mapping[str, Any] = next(iter(dataset.with_format(None)), {})
     cells = (value.get("bytes") if isinstance(value, Mapping) else value for value in first.values())
     return any(isinstance(cell, bytes) for cell in cells)
-
-
-def undecoded(dataset: Any) -> Any:
-    """With columns of images as the bytes of their files, which keep their format and are decoded with our limits."""
-    from datasets import Image
-
-    for column, feature in (dataset.features or {}).items():
-        if isinstance(feature, Image):
-            dataset = dataset.cast_column(column, Image(decode=False))
-    return dataset
 
 
 def _dataset_rows(dataset: Any, name: str, at_once: int) -> Iterator[Row]:
@@ -349,15 +293,14 @@ def _dataset_rows(dataset: Any, name: str, at_once: int) -> Iterator[Row]:
             yield Row(name, number, dict(zip(names, values, strict=True)))
 
 
-def _hub(address: hub.Address, modality: Modality, folder: Path | None) -> Source:
+def _hub(address: hub.Address, kind: Kind, folder: Path | None) -> Source:
     identity = hub.fingerprint(address)
     read = 0
 
     def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
         del longest
-        prepare = undecoded if modality == "image" else _as_it_is
-        streamed = hub.stream(address, columns, prepare, folder, _key(identity, columns, modality))
-        return _with_columns(counted(streamed), columns, modality)
+        streamed = hub.stream(address, columns, kind.dataset, folder, _key(identity, columns, kind.name))
+        return _with_columns(counted(streamed), columns, kind)
 
     def counted(streamed: Iterator[Row]) -> Iterator[Row]:
         nonlocal read
@@ -368,14 +311,10 @@ def _hub(address: hub.Address, modality: Modality, folder: Path | None) -> Sourc
 
     def forget(columns: Sequence[str]) -> None:
         if folder is not None:
-            hub.forget(folder, _key(identity, columns, modality), read)
+            hub.forget(folder, _key(identity, columns, kind.name), read)
 
-    return Source(address.text, identity, rows, modality, forget)
+    return Source(address.text, identity, rows, kind, forget)
 
 
-def _key(identity: str, columns: Sequence[str], modality: Modality) -> str:
+def _key(identity: str, columns: Sequence[str], modality: str) -> str:
     return hashlib.blake2b(json.dumps([identity, list(columns), modality]).encode(), digest_size=8).hexdigest()
-
-
-def _as_it_is(dataset: Any) -> Any:
-    return dataset

@@ -61,7 +61,7 @@ class CorpusWriter:
         self._waiting: list[_Text] = []
         self._made: dict[bytes, bool] = {}  # key of what was made: whether the source had it, too, later
         self._characters = self._next_group = 0
-        if wanted.modality != "text":
+        if "modality" not in wanted.kind.unsaid:
             self._state.update(wanted.modality.encode())
         self.kept = self.duplicates = self.shared = self.components = 0
         self.lengths: Counter[int] = Counter()
@@ -78,7 +78,7 @@ class CorpusWriter:
 
     def add(self, item: Item) -> None:
         """Take one item; it is written when enough are waiting."""
-        for text, identity, place in zip(item.texts, item.identities or item.texts, count(), strict=False):
+        for text, identity, place in zip(item.texts, item.identities, count(), strict=False):
             if text is not None and identity is not None:
                 # One lesson for all columns: then they are the same thing said in several ways, and none is a negative.
                 role = min(place, 1 if self.wanted.teacher_text else 2) if self.grouped else item.role or 0
@@ -174,7 +174,7 @@ class CorpusWriter:
         rows = np.arange(self.kept, self.kept + len(waiting))
         for column, chosen in zip(self._rows, (~held, held), strict=True):
             column.write(rows[chosen])
-        if self.wanted.modality != "image":
+        if self.wanted.kind.lengths:
             self.lengths.update(map(len, texts))
         self.kept += len(waiting)
         return held

@@ -18,7 +18,7 @@ from distilvec.corpus.key_set import distinct_rows
 from distilvec.errors import DistilvecError, DivergedError, EnvironmentProblem
 from distilvec.evenly import sampled_rows
 from distilvec.files import read_object, write_text
-from distilvec.flow.fit import Trained, fit, ship_student
+from distilvec.flow.fit import Trained, fit
 from distilvec.flow.identity import comparison_identity
 from distilvec.flow.judge import (
     FEWEST_HELD_OUT,
@@ -35,7 +35,6 @@ from distilvec.flow.prepare import Prepared, Teachers, judging_tasks, later_star
 from distilvec.flow.settle import settle
 from distilvec.flow.start import FOLDER, start_key
 from distilvec.flow.variants import changed, slug
-from distilvec.flow.writing import MEASURED, answer_metrics, held_out_items, open_shipped, writes
 from distilvec.judging import (
     FREE,
     TRAINED,
@@ -51,7 +50,6 @@ from distilvec.judging.automatic import halves
 from distilvec.judging.tasks import JudgingTask
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.same_student import differences
-from distilvec.students import load_student
 from distilvec.tasks.predictor import Predictor
 from distilvec.training.checkpoint import newest_checkpoint, other_code, read_state
 from distilvec.training.checks import companions_of
@@ -189,7 +187,7 @@ class Bench:
             raise self._refusal(one) from error
         lessons = self.lessons[name]
         trained = fit(one, lessons, resume=_resumes(one))
-        ship_student(one, lessons, trained, one.output / "student")
+        one.corpus.kind.ship(one, lessons, trained, one.output / "student")
         self._judge_baselines(one, lessons, trained)
         judged = self._judged({TRAINED: self._opened(one)})[TRAINED]
         judged |= self._task_score(one) if supervises(one.recipe) else {}
@@ -220,10 +218,7 @@ class Bench:
 
     def _opened(self, one: Prepared) -> Any:
         """A finished student."""
-        folder = one.output / "student"
-        if writes(one.recipe):
-            return open_shipped(one.recipe, folder)
-        return load_student(str(folder), trust_remote_code=one.section.trust_remote_code)
+        return one.corpus.kind.open_shipped(one.recipe, one.output / "student")
 
     def _judge_baselines(self, one: Prepared, lessons: Lessons, trained: Trained) -> None:
         """Judge them once, with the first run's student before training."""
@@ -239,7 +234,7 @@ class Bench:
             if knows_tasks(first, encoder, self.tasks):
                 models[teacher.card.name] = encoder
         models[UNTRAINED] = untrained
-        if fitted.free_map and not writes(recipe):
+        if fitted.free_map and one.corpus.kind.embeds:
             models[FREE] = RidgeMapped(untrained, fitted.free_map[0])
         judged = self._judged(models)
         head = getattr(teacher, "head", None)
@@ -306,13 +301,16 @@ class Bench:
                 where="corpus.holdout",
                 remedy="Hold out a larger share, or name tasks." if beside else "Hold out a larger share.",
             )
-        if writes(prepared.recipe):
-            items = held_out_items(self.tuned_on, MEASURED)
-            return lambda student: answer_metrics(student, items)["likelihood"]
-        texts, vectors = held_out(self.tuned_on, lessons.first)
-        if vectors is None:
-            raise DistilvecError("rates are tuned by agreement with a teacher, and there is none", where="--tune")
-        return lambda student: float(agreement(vectors, CachedEncoder(student)(texts))["similarity_spearman"])
+        found: Callable[[Any], float] = prepared.corpus.kind.quality(self.tuned_on, lessons)
+        return found
+
+
+def quality(corpus: Corpus, lessons: Lessons) -> Callable[[Any], float]:
+    """What rates are chosen by: agreement with the first teacher on held-out items."""
+    texts, vectors = held_out(corpus, lessons.first)
+    if vectors is None:
+        raise DistilvecError("rates are tuned by agreement with a teacher, and there is none", where="--tune")
+    return lambda student: float(agreement(vectors, CachedEncoder(student)(texts))["similarity_spearman"])
 
 
 def made_of_held_out(recipe: Recipe, named: Sequence[JudgingTask]) -> bool:
@@ -329,7 +327,7 @@ def compared_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask])
     tasks = judging_tasks(recipe, corpus, named)
     texts = corpus.texts(sampled_rows(distinct_rows(corpus.keys, corpus.holdout_rows), MOST_NEIGHBOURS))
     models = recipe.teachers and all(each.vectors is None for each in recipe.teachers)
-    if tasks or writes(recipe) or not models or corpus.modality != "text" or len(texts) < FEWEST_HELD_OUT:
+    if tasks or not corpus.kind.neighbours or not models or len(texts) < FEWEST_HELD_OUT:
         return tasks
     logger.info("the corpus has no labels or pairs: methods are judged by the teacher's neighbours of held-out texts")
     return [NeighbourTask("neighbours", texts)]

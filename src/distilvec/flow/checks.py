@@ -14,7 +14,6 @@ from distilvec.corpus.key_set import distinct_rows
 from distilvec.errors import DistilvecError, nearest
 from distilvec.flow.judge import FEWEST_HELD_OUT, task_examples
 from distilvec.flow.score import STORAGE, QueryDocuments, open_scorer, without_scores
-from distilvec.flow.writing import METRICS, read_items, writes
 from distilvec.judging import NeighbourTask, agreement
 from distilvec.judging.verdict import too_few
 from distilvec.modules.invariance import warn_of_batches
@@ -23,7 +22,6 @@ from distilvec.modules.promised_tokens import ENDS_BARE, ends_bare
 from distilvec.recipe import Recipe, TeacherSection
 from distilvec.scorers.score_file import TableScorer
 from distilvec.store import SignalStore
-from distilvec.tasks.scores import metric_names
 from distilvec.tasks.table import build_task
 from distilvec.training.checks import check_training, companions_of
 
@@ -49,11 +47,8 @@ def check(prepared: Prepared, student: SentenceTransformer) -> None:
         DataError: a labelled file of the task that is not there, has no usable row, or a label that the corpus lacks.
     """
     recipe, corpus, needs = prepared.recipe, prepared.corpus, prepared.needs
-    if writes(recipe):
-        if recipe.task is not None and recipe.task.validation:
-            read_items(recipe, recipe.task.validation)
-    elif recipe.task is not None:
-        _check_task_files(recipe, corpus)
+    if recipe.task is not None:
+        corpus.kind.check_files(recipe, corpus)
     _check_stores(prepared)
     measured = _measured(prepared)
     if recipe.training.best is not None:
@@ -72,14 +67,14 @@ def check(prepared: Prepared, student: SentenceTransformer) -> None:
     rows, _ = rows_with_companions(corpus, corpus.train_rows, companions_of(needs, prepared.task(), corpus))
     live = prepared.teachers.combined is None and any(section.live for section in recipe.teachers)
     check_training(rows, corpus, recipe.training, recipe.optimizer, blind=blind, live=live)
-    if not writes(recipe):
+    if corpus.kind.embeds:
         _warn(student, corpus)
 
 
 def _warn(student: SentenceTransformer, corpus: Corpus) -> None:
     """Warn of a student that depends on its batch, pools a word piece, or has prompts that it is not trained with."""
     warn_of_batches(student, "student")
-    if corpus.modality == "text" and ends_bare(student):
+    if corpus.kind.tokenized and ends_bare(student):
         logger.warning("student: %s", ENDS_BARE)
     plain = default_prompt(student)
     others = {prompt for side in ("query", "document") if (prompt := side_prompt(student, side)) != plain}
@@ -155,7 +150,7 @@ def _judge_of(recipe: Recipe) -> list[TeacherSection]:
     return recipe.teachers if recipe.combine != "separate" else recipe.teachers[:1]
 
 
-def _check_task_files(recipe: Recipe, corpus: Corpus) -> None:
+def check_task_files(recipe: Recipe, corpus: Corpus) -> None:
     assert recipe.task is not None
     head = build_task(recipe.task, 1, corpus.labels, corpus.label_names).head
     assert head is not None
@@ -179,7 +174,7 @@ def warn_of_few(prepared: Prepared) -> None:
 
 def compares(recipe: Recipe) -> bool:
     """Whether a run of this recipe is to compare student and teacher on held-out items."""
-    return bool(recipe.teachers) and recipe.judging.agreement and not writes(recipe)
+    return bool(recipe.teachers) and recipe.judging.agreement and recipe.kind.embeds
 
 
 def too_few_held_out(prepared: Prepared) -> str | None:
@@ -192,15 +187,14 @@ def _measured(prepared: Prepared) -> list[str]:
     """List what can be measured while training."""
     recipe = prepared.recipe
     known: list[str] = []
-    if recipe.teachers and not writes(recipe) and _held_out_vectors(prepared) >= FEWEST_HELD_OUT:
+    if recipe.teachers and recipe.kind.embeds and _held_out_vectors(prepared) >= FEWEST_HELD_OUT:
         alone = len(prepared.teachers.met) == 1  # a student has no map into the spaces of several
         mapped = alone and recipe.method.build().has_map
         probe = np.eye(4)
         found = agreement(probe, probe, probe if mapped else None)
         known += [f"agreement_{name}" for name, value in found.items() if isinstance(value, float)]
     if recipe.task is not None and recipe.task.validation:
-        names = METRICS[:1] if writes(recipe) else metric_names(recipe.task.kind)
-        known += [f"task_{name}" for name in names]
+        known += [f"task_{name}" for name in recipe.kind.task_metrics(recipe.task.kind)]
     return known
 
 

@@ -18,7 +18,6 @@ from distilvec.flow.defaults import log_chosen, with_defaults
 from distilvec.flow.pin import SAVED, pin
 from distilvec.flow.prepare import named_tasks, open_corpus, open_teachers, require
 from distilvec.flow.variants import Spec, changed, row_of, slug, variants_of
-from distilvec.flow.writing import writes
 from distilvec.folders import claim
 from distilvec.recipe import Recipe
 from distilvec.recipe.sections import MOST_SEEDS
@@ -180,8 +179,9 @@ def _notes(recipe: Recipe, seeds: int, rates: Mapping[str, float], of_held_out: 
     ]
     if rates:
         shown = ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
-        by = "the likelihood of held-out answers" if writes(recipe) else "held-out agreement"
-        notes.append(f"Learning rates chosen on {by} after one epoch, or all of a shorter training: {shown}.")
+        notes.append(
+            f"Learning rates chosen on {recipe.kind.tuned_by} after one epoch, or all of a shorter training: {shown}."
+        )
     else:
         notes.append("Learning rates as the recipe says, not tuned per method.")
     if of_held_out:

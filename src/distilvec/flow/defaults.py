@@ -53,7 +53,7 @@ def with_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
     if None in (rate, training.epochs, training.batch_size):
         chosen.append(
             f"training: learning rate {rate or row.lr:g}, {epochs:g} {'epoch' if epochs == 1 else 'epochs'}, batches "
-            f"of {batch}, as there are {texts:,} {corpus.modality}s to train on and the student is {row.kind} (see "
+            f"of {batch}, as there are {texts:,} {corpus.kind.noun} to train on and the student is {row.kind} (see "
             f"{row.evidence})"
         )
     data = recipe.model_dump()
@@ -101,8 +101,8 @@ def is_open(recipe: Recipe) -> bool:
 
 def kind_of(recipe: Recipe, section: dict[str, Any]) -> str:
     """The row of the table that a student's section belongs to."""
-    if recipe.task is not None and recipe.task.writes:
-        return "writer"
+    if recipe.kind.row is not None:
+        return recipe.kind.row
     if section.get("resnet") or section.get("molecule"):
         return "network"
     if section.get("shrink"):
@@ -120,10 +120,8 @@ def _student(recipe: Recipe, corpus: Corpus, chosen: list[str]) -> dict[str, Any
     """The student's section as a dictionary, with the sizes of a cut that names none."""
     teacher = next((each.name for each in recipe.teachers if each.model is not None), None)
     if recipe.student is None:
-        if corpus.modality != "text":
-            fresh: dict[str, Any] = {"resnet": {}} if corpus.modality == "image" else {"molecule": {}}
-        else:
-            fresh = {"fresh": {}} if teacher is None else {"shrink": {}}
+        kind = corpus.kind
+        fresh: dict[str, Any] = {"shrink": {}} if kind.cut and teacher is not None else {kind.fresh: {}}
         if teacher is None:
             chosen.append(
                 f"student: {next(iter(fresh))}, with random weights, as no teacher is a model to cut one out of"

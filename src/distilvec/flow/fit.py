@@ -14,19 +14,17 @@ import torch
 from distilvec import training
 from distilvec.errors import DistilvecError
 from distilvec.evenly import sampled_rows
-from distilvec.flow.judge import held_out_metrics
 from distilvec.flow.lessons import Lessons, held_out, sources
 from distilvec.flow.prepare import Prepared, fresh_method, fresh_task
 from distilvec.methods.base import Method
 from distilvec.modules.adapters import merge_adapters
-from distilvec.modules.blocks import find_writer
 from distilvec.modules.lora import adapters
 from distilvec.modules.opening import locate_adapters
 from distilvec.recipe import Recipe, given
 from distilvec.store import SignalStore
 from distilvec.students import fold_head, load_student, router
 from distilvec.students import ship as save
-from distilvec.students.writing import ship_writer
+from distilvec.tasks.answering import finished_student
 from distilvec.tasks.base import Task
 from distilvec.teachers.text import TextTeacher
 
@@ -82,7 +80,7 @@ def _material(prepared: Prepared, lessons: Lessons, task: Task | None) -> traini
         task=task,
         scores=lessons.scores,
         lookup=store_lookup([each.store for each in lessons.taught]),
-        evaluate=held_out_metrics(prepared.recipe, held_out(corpus, lessons.first), task),
+        evaluate=corpus.kind.metrics(prepared.recipe, held_out(corpus, lessons.first), task),
     )
 
 
@@ -128,10 +126,6 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
         EnvironmentProblem: the disk is full or the place cannot be written; what lay there is as it was.
     """
     student, method, section = trained.student, trained.method, prepared.section
-    writer = find_writer(student)
-    if writer is not None:
-        ship_writer(writer, folder)
-        return None
     kept = None
     if section.fold:
         student = copy.deepcopy(student)
@@ -156,6 +150,11 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
         own = load_student(str(folder), trust_remote_code=section.trust_remote_code, device="cpu")
         save(router(own, _documents(prepared.recipe)), folder.parent / "router")
     return kept
+
+
+def open_shipped(recipe: Recipe, folder: Path) -> SentenceTransformer:
+    """Open a student as it was shipped, with its task head if it has one."""
+    return finished_student(folder, trust_remote_code=given(recipe.student, "student").trust_remote_code)
 
 
 def _documents(recipe: Recipe) -> SentenceTransformer:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import ValidationError
 
-from distilvec.corpus import Corpus, Modality
+from distilvec.corpus import Corpus
 from distilvec.corpus.keys import join_pair
 from distilvec.errors import DataError
 from distilvec.files import read_object
 from distilvec.flow.teach import Taught
-from distilvec.flow.writing import judge_writing, writes, writing_metrics
 from distilvec.judging import (
     FREE,
     TRAINED,
@@ -62,8 +61,6 @@ def held_out_metrics(recipe: Recipe, held_out: HeldOut, task: Task | None) -> Me
     Returns:
         None if there is no validation file, and no teacher or too few held-out texts.
     """
-    if writes(recipe):
-        return writing_metrics(recipe)
     texts, vectors = held_out
     file = recipe.task.validation if recipe.task is not None else None
     examples = task_examples(recipe, file) if file else None
@@ -147,7 +144,7 @@ def predictor_of(teacher: Any, head: TaskHead) -> Predictor:
 
 def judge_all(
     recipe: Recipe,
-    modality: Modality,
+    corpus: Corpus,
     taught: Sequence[Taught],
     tasks: Sequence[JudgingTask],
     held_out: HeldOut,
@@ -161,10 +158,8 @@ def judge_all(
         students: before training, and as it ships.
     """
     untrained, shipped = students
-    if writes(recipe):
-        return judge_writing([each.teacher for each in taught], tasks, untrained, shipped)
     start, first = CachedEncoder(untrained), taught[0] if taught else None
-    encoders = [(each, each.encoder(modality)) for each in taught]
+    encoders = [(each, each.encoder(corpus.modality)) for each in taught]
     models: dict[str, Any] = {encoder.name: encoder for each, encoder in encoders if knows_tasks(each, encoder, tasks)}
     models[UNTRAINED] = start
     if fitted.free_map:
@@ -193,7 +188,7 @@ def judge_all(
 def runs_here(teacher: Any) -> bool:
     """Whether a teacher's speed is this machine's, unlike that of a table or of a paid service."""
     parts = getattr(teacher, "teachers", [teacher])
-    return all(each.card.kind in ("model", "molecule") for each in parts)
+    return all(each.card.parameters is not None for each in parts)
 
 
 def knows_tasks(taught: Taught, encoder: CachedEncoder, tasks: Sequence[Any]) -> bool:

@@ -97,7 +97,7 @@ def fill_stores(
     if how == "separate" or len(taught) <= 1 or shard is not None:
         return taught
     storage = combined_storage(recipe)
-    ticker = Ticker("combining the teachers", f"{corpus.modality}s")
+    ticker = Ticker("combining the teachers", corpus.kind.noun)
     teacher, store, filled, seen = combine(taught, how, corpus, stores, storage, ticker)
     return [Taught(teacher, seen, store, filled)]
 

@@ -18,12 +18,12 @@ from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DistilvecError
 from distilvec.files import locked
 from distilvec.flow.combine import CombinedTeacher
-from distilvec.flow.start import Start, student_start
+from distilvec.flow.start import Start
 from distilvec.flow.teach import open_teacher, teacher_info
-from distilvec.flow.writing import check_writing, writing_tasks
 from distilvec.folders import claim
-from distilvec.judging import automatic_tasks, load_tasks
+from distilvec.judging import load_tasks
 from distilvec.judging.tasks import JudgingTask
+from distilvec.kinds.base import find_kind
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.contract import check_needs
 from distilvec.recipe import Recipe, StudentSection, given
@@ -61,7 +61,7 @@ def require(recipe: Recipe, command: str) -> None:
         given(getattr(recipe, first) or (getattr(recipe, other) if other else None) or None, key)
     if recipe.method.is_open:
         return
-    check_writing(recipe, command)
+    recipe.kind.check_recipe(recipe, command)
     trains = "teachers or student" in REQUIRED[command]
     if trains and fresh_method(recipe).needs_teacher and not recipe.teachers:
         raise DistilvecError(
@@ -83,7 +83,8 @@ def open_corpus(recipe: Recipe) -> Corpus:
         options |= {"label": task.label or section.label, "joint": task.joint}
     # Of several processes the first prepares it, the others find it; and no other recipe's moves in meanwhile.
     with locked(recipe.place / "corpus.lock", wait=True):
-        return read_corpus(section.path, recipe.place / "corpus", **options)
+        corpus = read_corpus(section.path, recipe.place / "corpus", **options)
+    return corpus if task is None or task.items is None else corpus.taken_as(find_kind(task.items))
 
 
 def separator_of(recipe: Recipe) -> str | None:
@@ -98,9 +99,8 @@ def named_tasks(recipe: Recipe) -> list[JudgingTask]:
 
 def judging_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) -> list[JudgingTask]:
     """Choose what students are judged by: the named tasks, or those that the corpus' held-out items allow."""
-    if separator_of(recipe) is not None:
-        return writing_tasks(recipe, corpus, list(named))
-    return list(named) or automatic_tasks(corpus, recipe.task.kind if recipe.task else None)
+    found: list[JudgingTask] = corpus.kind.tasks(recipe, corpus, list(named))
+    return found
 
 
 # teachers
@@ -181,11 +181,10 @@ def make_start(recipe: Recipe, corpus: Corpus, teachers: Teachers) -> Start:
     Raises:
         DistilvecError: it cannot be made, or it is a table of word vectors and the method is on layers.
     """
-    section = given(recipe.student, "student")
     _refuse_table(recipe, teachers)
     claim(recipe.output)  # teaching may come first, and a run takes no folder with files of unknown origin
-    seed = recipe.training.seed
-    return student_start(section, recipe.teachers, corpus, seed, Path(recipe.output), separator_of(recipe))
+    start: Start = corpus.kind.start(recipe, corpus)
+    return start
 
 
 def later_start(recipe: Recipe, corpus: Corpus, teachers: Teachers) -> Start:

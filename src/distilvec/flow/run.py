@@ -14,24 +14,22 @@ from distilvec.files import alone_in
 from distilvec.flow.checks import warn_of_few
 from distilvec.flow.compress import compress_run
 from distilvec.flow.defaults import log_chosen, with_defaults
-from distilvec.flow.fit import Trained, fit, ship_student
-from distilvec.flow.judge import choice_notes, judge_all, judge_task, overlap_of
+from distilvec.flow.fit import Trained, fit
+from distilvec.flow.judge import choice_notes, judge_task, overlap_of
 from distilvec.flow.lessons import Lessons, held_out, held_out_rows, teach
 from distilvec.flow.output import begin, look_at_output
 from distilvec.flow.pin import pin
 from distilvec.flow.prepare import Prepared, make_start, named_tasks, open_corpus, open_teachers, require
 from distilvec.flow.ray.ranks import share_of_rank
 from distilvec.flow.settle import settle
-from distilvec.flow.writing import open_shipped, writes
 from distilvec.judging import Verdict
 from distilvec.judging.tasks import JudgingTask
 from distilvec.progress import stages
-from distilvec.recipe import Recipe, given
+from distilvec.recipe import Recipe
 from distilvec.report import Outcome, make_record, write_report
 from distilvec.report.card import write_card
 from distilvec.report.render.terminal import brief_markdown, brief_text
 from distilvec.showing import Shown
-from distilvec.tasks.answering import finished_student
 from distilvec.training.distributed import launched
 
 if TYPE_CHECKING:
@@ -141,21 +139,22 @@ class Shipped:
 def ship(prepared: Prepared, lessons: Lessons, trained: Trained) -> Shipped:
     """Save the student into the run's folder, and open it as it was saved."""
     folder = prepared.output / "student"
-    kept = ship_student(prepared, lessons, trained, folder)
+    kept: float | None = prepared.corpus.kind.ship(prepared, lessons, trained, folder)
     return Shipped(folder, shipped_student(prepared.recipe), prepared.start.open(), kept)
 
 
 def judge(prepared: Prepared, lessons: Lessons, trained: Trained, shipped: Shipped) -> Verdict:
     """Judge teacher, untrained student, free baseline and student by the same code."""
-    return judge_all(
+    verdict: Verdict = prepared.corpus.kind.judge(
         prepared.recipe,
-        prepared.corpus.modality,
+        prepared.corpus,
         lessons.taught,
         prepared.tasks,
         held_out(prepared.corpus, lessons.first),
         (shipped.untrained, shipped.student),
         trained.fitted,
     )
+    return verdict
 
 
 def report(prepared: Prepared, lessons: Lessons, trained: Trained, shipped: Shipped, verdict: Verdict) -> Run:
@@ -204,11 +203,8 @@ def _outcome(
 
 def shipped_student(recipe: Recipe) -> SentenceTransformer:
     """Open the student as the recipe's run or training saved it."""
-    folder = Path(recipe.output) / "student"
-    if writes(recipe):
-        return open_shipped(recipe, folder)
-    trusted = given(recipe.student, "student").trust_remote_code
-    return finished_student(folder, trust_remote_code=trusted)
+    student: SentenceTransformer = recipe.kind.open_shipped(recipe, Path(recipe.output) / "student")
+    return student
 
 
 def _refuse_processes() -> None:

@@ -29,7 +29,6 @@ from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.code import code_of
 from distilvec.methods.contract import check_needs, check_pieces
-from distilvec.modules.blocks import find_writer
 from distilvec.modules.lora import check_lora
 from distilvec.modules.routing import hand_out_routing
 from distilvec.recipe import Recipe, StudentSection, given
@@ -39,7 +38,7 @@ from distilvec.students.ship import refuse_foreign
 from distilvec.tasks.base import Task
 from distilvec.teachers import TeacherInfo
 from distilvec.teachers.signals import NOTHING, Wanted
-from distilvec.training.items import check_modality
+from distilvec.training.items import check_items
 from distilvec.training.step import check_caching, describe
 
 if TYPE_CHECKING:
@@ -171,8 +170,8 @@ def _look_at(student: SentenceTransformer, section: StudentSection, corpus: Corp
             balance of experts that are asked for.
         EnvironmentProblem: peft, which makes adapters, is not installed.
     """
-    check_modality(student, corpus.modality, "student")
-    if find_writer(student) is None:
+    check_items(student, corpus.kind, "student")
+    if corpus.kind.embeds:
         refuse_foreign(student)
     if section.lora is not None:
         check_lora(student)

@@ -22,12 +22,11 @@ from distilvec.files import temporary, writing
 from distilvec.modules.aggregation import set_aggregation
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import PoolingChoice, limit_length
-from distilvec.recipe import StudentSection, TeacherSection, given
+from distilvec.recipe import Recipe, StudentSection, TeacherSection, given
 from distilvec.recipe.places import at_revision, or_a_teacher
-from distilvec.students import Seen, fresh, fresh_molecule, fresh_resnet, load_student, shrink, static, upcycle
+from distilvec.students import Seen, fresh, load_student, shrink, static, upcycle
 from distilvec.students.fresh import FRESH_LENGTH
 from distilvec.students.ship import say_without_pooler
-from distilvec.students.writing import load_writing_student
 from distilvec.teachers.cards import fingerprint, hash_files
 
 if TYPE_CHECKING:
@@ -56,42 +55,20 @@ class Start:
         return self._open()
 
 
-def student_start(
-    section: StudentSection,
-    teachers: Sequence[TeacherSection],
-    corpus: Corpus,
-    seed: int,
-    output: Path,
-    separator: str | None = None,
-) -> Start:
+def student_start(recipe: Recipe, corpus: Corpus) -> Start:
     """The untrained student of a recipe, made unless an equal one lies in `output/start` already.
-
-    Args:
-        separator: of a task that is to write; its student is a causal language model.
 
     Raises:
         DistilvecError: it cannot be made.
         EnvironmentProblem: it cannot be written.
     """
-    if separator is not None:
-        return Start(lambda: _writing(section, separator))
+    section, teachers, seed = given(recipe.student, "student"), recipe.teachers, recipe.training.seed
     if section.model is not None:
         return Start(lambda: make_student(section, teachers, corpus, seed))
-    folder = output / FOLDER / start_key(section, teachers, corpus, seed)
+    folder = Path(recipe.output) / FOLDER / start_key(section, teachers, corpus, seed)
     if not folder.is_dir():
         _keep(make_student(section, teachers, corpus, seed), folder)
-    return Start(lambda: _with_dropout(_opened(folder, section.trust_remote_code), section.dropout))
-
-
-def _writing(section: StudentSection, separator: str) -> SentenceTransformer:
-    student = load_writing_student(
-        at_revision(str(section.model), section.revision),
-        max_length=section.max_length,
-        separator=separator,
-        pooling=section.pooling,
-        trust_remote_code=section.trust_remote_code,
-    )
-    return _with_dropout(student, section.dropout)
+    return Start(lambda: with_dropout(_opened(folder, section.trust_remote_code), section.dropout))
 
 
 def _opened(folder: Path, trusted: bool) -> SentenceTransformer:
@@ -241,8 +218,12 @@ def make_student(
             cache=corpus.folder.parent / "pieces",
         )
     elif section.resnet is not None:
+        from distilvec.kinds.image.students import fresh_resnet
+
         student = fresh_resnet(**section.resnet.model_dump())
     elif section.molecule is not None:
+        from distilvec.kinds.molecule.students import fresh_molecule
+
         student = fresh_molecule(**section.molecule.model_dump())
     else:
         raise DistilvecError(
@@ -256,14 +237,14 @@ def make_student(
         set_aggregation(student, section.aggregation, section.normalize_weights)
     if section.max_length:
         limit_length(student, section.max_length)
-    return _with_dropout(student, section.dropout)
+    return with_dropout(student, section.dropout)
 
 
 #: How transformers' blocks call the share of what they drop.
 _DROPOUTS = ("dropout", "attention_dropout", "activation_dropout", "hidden_dropout")
 
 
-def _with_dropout(student: SentenceTransformer, share: float | None) -> SentenceTransformer:
+def with_dropout(student: SentenceTransformer, share: float | None) -> SentenceTransformer:
     """The student with another dropout while it is trained; the configuration that ships stays as it is."""
     if share is None:
         return student

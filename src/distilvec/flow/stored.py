@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.corpus.keys import Modality, content_keys
+from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError
 from distilvec.store import SignalStore
 from distilvec.teachers.answers import Answers
@@ -36,7 +36,7 @@ class StoredTeacher:
         modality: of the items.
     """
 
-    def __init__(self, teacher: Any, store: SignalStore, modality: Modality) -> None:
+    def __init__(self, teacher: Any, store: SignalStore, modality: str) -> None:
         self.teacher, self.store, self.modality = teacher, store, modality
 
     def __getattr__(self, name: str) -> Any:

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 
 from distilvec.corpus import Corpus
-from distilvec.corpus.keys import Modality
+from distilvec.corpus.keys import Components
 from distilvec.corpus.lazy import BLOCK, LazyTexts
-from distilvec.corpus.molecules import Components
 from distilvec.errors import DataError, Interrupted
 from distilvec.evenly import evenly_spaced, sampled_rows
 from distilvec.interruption import StopSignals
@@ -61,7 +60,7 @@ class Taught:
     wanted: Wanted = NOTHING
     weight: float = 1.0
 
-    def encoder(self, modality: Modality) -> CachedEncoder:
+    def encoder(self, modality: str) -> CachedEncoder:
         """The teacher as it is judged: what its store holds is neither encoded nor paid again.
 
         But for what a model's store holds rounded to eight bits, which is encoded again.
@@ -143,7 +142,7 @@ def teacher_info(teacher: Teacher, axes: int | None = None) -> TeacherInfo:
 def open_teacher(
     section: TeacherSection,
     components: Components = "largest",
-    modality: Modality = "text",
+    modality: str = "text",
     separator: str | None = None,
 ) -> Teacher:
     """The teacher of a section, for items of a modality; `components` is of molecules, as in the corpus section, and
@@ -174,7 +173,7 @@ def teach_one(
     """
     teacher = open_teacher(section, modality=corpus.modality) if teacher is None else teacher
     seen, store = open_store(section, corpus, stores, teacher)
-    ticker = Ticker(f"teaching with {section.name}", f"{corpus.modality}s")
+    ticker = Ticker(f"teaching with {section.name}", corpus.kind.noun)
     stored = NOTHING if section.live else wanted
     with StopSignals() as signals:
 
@@ -242,7 +241,7 @@ def _stored(store: SignalStore, teacher: ServiceTeacher, texts: LazyTexts, keys:
 
 
 def finish(
-    section: TeacherSection, store: SignalStore, filled: FillReport, modality: Modality, signals: StopSignals
+    section: TeacherSection, store: SignalStore, filled: FillReport, modality: str, signals: StopSignals
 ) -> None:
     """Say so where teaching was stopped, or where there is nothing to learn from what was taught.
 

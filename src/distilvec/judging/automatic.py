@@ -64,6 +64,11 @@ def automatic_tasks(corpus: Corpus, task: str | None = None) -> list[JudgingTask
     return tasks
 
 
+def named_or_automatic(recipe: Any, corpus: Corpus, named: list[JudgingTask]) -> list[JudgingTask]:
+    """The tasks that a recipe names, or those that its corpus allows."""
+    return named or automatic_tasks(corpus, recipe.task.kind if recipe.task else None)
+
+
 def halves(corpus: Corpus) -> tuple[Corpus, Corpus]:
     """The corpus twice, each with another half of the held-out items.
 

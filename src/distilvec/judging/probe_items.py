@@ -9,15 +9,15 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from distilvec.corpus.images import image_item
 from distilvec.corpus.keys import folded
-from distilvec.corpus.molecules import molecule_item
 from distilvec.corpus.problem import Problem
 from distilvec.corpus.sources import NPZ, find_source
 from distilvec.errors import DataError, EnvironmentProblem
 from distilvec.judging.probes import Columns
 from distilvec.judging.tables import Table
 from distilvec.judging.tasks import folded_parts
+from distilvec.kinds.image.images import image_item
+from distilvec.kinds.molecule.smiles import molecule_item
 
 logger = logging.getLogger(__name__)
 _LOOKED_AT = 200

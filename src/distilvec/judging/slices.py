@@ -121,7 +121,7 @@ def item_masks(
     """
     masks: dict[str, Mask] = {}
     ours, theirs = _backend(student_tokenizer), _backend(teacher_tokenizer)
-    if corpus.modality == "text" and ours is not None:
+    if corpus.kind.tokenized and ours is not None:
         cut = _cut(ours, corpus.texts(rows))
         if theirs is not None and ours.get_vocab().keys() < theirs.get_vocab().keys():
             names = zip(cut, _cut(theirs, corpus.texts(rows)), strict=True)

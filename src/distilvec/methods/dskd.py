@@ -51,7 +51,7 @@ from distilvec.methods.base import (
     Wanted,
     WantedOfStudent,
 )
-from distilvec.modules.blocks import find_writer
+from distilvec.modules.blocks import token_head
 from distilvec.modules.projection import RIDGES, projection, validated_ridge
 from distilvec.precision import full_precision
 
@@ -224,9 +224,9 @@ class DSKD(Method):
 
     def attach(self, student: Any) -> None:
         """Keep the head of a student that writes at hand; it is the student's, which is what trains and saves it."""
-        writer = find_writer(student)
-        if writer is not None:
-            self.__dict__["student_head"] = writer.head
+        head = token_head(student)
+        if head is not None:
+            self.__dict__["student_head"] = head
 
     def _sentence(self, index: int, student: StudentOutput, signals: TeacherSignals) -> Tensor:
         """[V, B] the errors in both spaces."""

@@ -16,14 +16,20 @@ def find_transformer(student: SentenceTransformer) -> Any | None:
     """The student's `Transformer` or `Writer` (its `.model` is the transformers model); None for static students."""
     from sentence_transformers.base.modules import Transformer
 
-    writer = find_writer(student)
-    return writer or next((module for module in student.children() if isinstance(module, Transformer)), None)
+    modules = student.children()
+    return next((each for each in modules if isinstance(each, Transformer) or getattr(each, "writes", False)), None)
 
 
 def find_writer(model: Any) -> Writer | None:
     """The causal language model of a pipeline (`modules.writer`); None where it does not write."""
     first: Any = next(iter(model.children()), None) if isinstance(model, nn.Module) else None
     return first if getattr(first, "writes", False) else None
+
+
+def token_head(model: SentenceTransformer) -> nn.Linear | None:
+    """The map from last states to logits of the next token; None of a model that has none."""
+    head: nn.Linear | None = getattr(model[0], "head", None)
+    return head
 
 
 def class_names(model: nn.Module) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distilvec.modules.blocks import find_writer
-from distilvec.modules.pipeline import item_kinds, text_routes
+from distilvec.modules.blocks import token_head
+from distilvec.modules.pipeline import reads_texts, text_routes
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -121,7 +121,7 @@ def probe_model(model: SentenceTransformer) -> InvarianceReport:
     """
     dtype = next((str(each.dtype).removeprefix("torch.") for each in model.parameters()), "float32")
     passed = InvarianceReport(True, 0.0, tolerance_of(dtype), "", "")
-    if "text" not in item_kinds(model) or find_writer(model) is not None:
+    if not reads_texts(model) or token_head(model) is not None:
         return passed
     remedy, training = IGNORED.format("encode every text alone (a batch size of 1)."), model.training
     reports = [passed]

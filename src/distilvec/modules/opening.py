@@ -23,7 +23,7 @@ from distilvec.modules.guarded import (
 )
 from distilvec.modules.model2vec import is_model2vec, open_model2vec
 from distilvec.modules.moe_folder import is_nomic_moe, open_moe
-from distilvec.modules.pipeline import item_kinds, text_routes
+from distilvec.modules.pipeline import reads_texts, text_routes
 from distilvec.modules.promised_tokens import put_into, put_promised
 from distilvec.modules.text_ids import check_unknown, id_count
 from distilvec.modules.vision import is_vision, open_vision
@@ -313,7 +313,7 @@ def _try(model: SentenceTransformer, name: str) -> None:
     unpadded = hasattr(tokenizer, "pad_token") and tokenizer.pad_token is None
     if unpadded and tokenizer.eos_token is not None:  # as of GPT-2, Llama and Mistral, whose masks hide it
         tokenizer.pad_token, unpadded = tokenizer.eos_token, False
-    if "text" not in item_kinds(model) or unpadded:
+    if not reads_texts(model) or unpadded:
         return
     try:
         model.encode(["a text"], show_progress_bar=False)

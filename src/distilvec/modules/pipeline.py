@@ -27,6 +27,11 @@ def item_kinds(model: SentenceTransformer) -> list[str]:
     return [kind for kind in getattr(first, "modalities", ["text"]) if isinstance(kind, str)] or ["text"]
 
 
+def reads_texts(model: Any) -> bool:
+    """Whether a model, or a route of one, reads texts, whatever else it reads."""
+    return "text" in item_kinds(model)
+
+
 def default_prompt(model: SentenceTransformer) -> str:
     """What a model puts before a text where nobody says otherwise; "" = nothing."""
     return (model.prompts or {}).get(getattr(model, "default_prompt_name", None) or "") or ""
@@ -93,7 +98,7 @@ def text_routes(model: SentenceTransformer) -> list[tuple[str, nn.Module, Any]]:
     if not isinstance(router, Router):
         return [("", model, router)]
     routes: Any = router.sub_modules.items()
-    return [(name, route, route[0]) for name, route in routes if "text" in getattr(route[0], "modalities", ["text"])]
+    return [(name, route, route[0]) for name, route in routes if reads_texts(route)]
 
 
 def _set_length(modules: nn.Module, first: Any, wanted: int | None, name: str) -> None:

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from distilvec.arrays import as_vectors
-from distilvec.corpus.column_names import USUAL
-from distilvec.corpus.sources import undecoded
 from distilvec.corpus.tables import chosen_split, given_rows, is_dataset, is_table
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import alone_in, home, temporary, writing
 from distilvec.folders import claim, reserve
+from distilvec.kinds.base import Kind, find_kind
 from distilvec.recipe.places import TASK_FILES, find_files
 from distilvec.recipe.recipe import Recipe
 from distilvec.recipe.sections import NAME
@@ -57,10 +56,10 @@ def recipe_of(
     if isinstance(sections.get("scorers"), list | tuple):
         sections["scorers"] = [_scorer_section(each, given) for each in sections["scorers"]]
     read = corpus_section(corpus, given)
-    images = read.get("modality") == "image"
+    kind = find_kind(str(read.get("modality") or "text"))
     data = {
         "corpus": read,
-        "teachers": [_teacher_section(each, name, given, images) for each, name in zip(teachers, names, strict=True)],
+        "teachers": [_teacher_section(each, name, given, kind) for each, name in zip(teachers, names, strict=True)],
         "student": None if student is None else _student_section(student),
         "method": method if method is None or isinstance(method, Mapping | list | tuple) else {"name": method},
         "output": output,
@@ -100,16 +99,15 @@ def corpus_section(corpus: Any, given: Path, name: str = "corpus.jsonl") -> dict
     if isinstance(source, str | Path):
         section["path"] = str(source)
         return section
-    modality, limit = str(section.get("modality") or "text"), section.get("limit")
-    text = section.get("text") or USUAL.get(modality, "text")
+    kind, limit = find_kind(str(section.get("modality") or "text")), section.get("limit")
+    text = section.get("text") or kind.column
     columns = [text] if isinstance(text, str) else [each for each in text if isinstance(each, str)]
     limit = limit if isinstance(limit, int) and limit > 0 else None  # what else it may be, the recipe refuses
-    if modality == "image" and is_dataset(source):
-        source = undecoded(chosen_split(source))
-    images = columns if modality == "image" else []
-    if modality == "text" and (is_dataset(source) or is_table(source)):
+    if is_dataset(source):
+        source = kind.dataset(chosen_split(source))
+    if kind.tokenized and (is_dataset(source) or is_table(source)):
         _need_columns(columns, chosen_split(source) if is_dataset(source) else source)
-    section["path"] = str(_write_rows(given / name, source, columns or ["text"], limit, images))
+    section["path"] = str(_write_rows(given / name, source, columns or ["text"], limit, kind))
     return section
 
 
@@ -172,7 +170,7 @@ def _scorer_section(scorer: Any, given: Path) -> dict[str, Any]:
     return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
 
 
-def _teacher_section(teacher: Any, name: str, given: Path, images: bool = False) -> dict[str, Any]:
+def _teacher_section(teacher: Any, name: str, given: Path, kind: Kind) -> dict[str, Any]:
     if isinstance(teacher, str | Path):
         return {"name": name, "model": str(teacher)}
     if hasattr(teacher, "encode") and not isinstance(teacher, Mapping):
@@ -193,8 +191,7 @@ def _teacher_section(teacher: Any, name: str, given: Path, images: bool = False)
         section["vectors"] = str(_write_vectors(given / f"{called}-vectors.npy", vectors, called))
     if texts is not None and not isinstance(texts, str | Path):
         texts = list(texts) if isinstance(texts, Iterable) else texts  # of an array or a frame's column
-        columns = ["text"] if images else []
-        section["texts"] = str(_write_rows(given / f"{called}-texts.jsonl", texts, ["text"], images=columns))
+        section["texts"] = str(_write_rows(given / f"{called}-texts.jsonl", texts, ["text"], kind=kind))
     return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
 
 
@@ -217,13 +214,13 @@ def _write_vectors(file: Path, vectors: Any, name: str) -> Path:
 
 
 def _write_rows(
-    file: Path, source: Any, columns: Sequence[str], limit: int | None = None, images: Sequence[str] = ()
+    file: Path, source: Any, columns: Sequence[str], limit: int | None = None, kind: Kind | None = None
 ) -> Path:
     """Texts or dictionaries as JSON lines; equal rows give equal bytes.
 
     Args:
         columns: of rows that are no dictionaries: the first, or all where a row is a tuple of as many.
-        images: columns that hold images.
+        kind: of the items in these columns.
 
     Raises:
         EnvironmentProblem: the disk is full.
@@ -235,7 +232,7 @@ def _write_rows(
         with temporary(file.parent) as partial:
             with partial.open("w", encoding="utf-8") as out:
                 for row in rows:
-                    out.write(json.dumps(_row(row, columns, images), default=_not_json) + "\n")
+                    out.write(json.dumps(_row(row, columns, kind or find_kind(None)), default=_not_json) + "\n")
             return _settled(file, partial)
     except OSError as error:
         if number_of(error) not in REMEDIES:
@@ -265,29 +262,16 @@ def _settled(file: Path, partial: Path) -> Path:
     return file
 
 
-def _row(row: Any, columns: Sequence[str], images: Sequence[str]) -> dict[str, Any]:
+def _row(row: Any, columns: Sequence[str], kind: Kind) -> dict[str, Any]:
     """A row as a mapping; an image may be a dictionary itself, as data sets have it."""
-    alone = bool(images) and isinstance(row, Mapping) and columns[0] not in row and bool({"bytes", "path"} & row.keys())
+    alone = kind.binary and isinstance(row, Mapping) and columns[0] not in row and bool({"bytes", "path"} & row.keys())
     if isinstance(row, Mapping) and not alone:
         value = {str(name): each for name, each in row.items()}
     elif isinstance(row, tuple) and len(row) == len(columns) > 1:
         value = dict(zip(columns, row, strict=True))
     else:
         value = {columns[0]: row}
-    return value | {name: _portable(value[name]) for name in images if name in value}
-
-
-def _portable(image: Any) -> Any:
-    """An image as what a file can hold: its whole path, or a data URI; what is none stays, for the audit to count."""
-    from distilvec.corpus.images import image_item
-    from distilvec.corpus.problem import Problem
-
-    if isinstance(image, str | Path):
-        return image if str(image).startswith("data:") else str(Path.cwd() / Path(image).expanduser())
-    try:
-        return image_item(image, Path.cwd()).item
-    except Problem:
-        return image
+    return value | {name: kind.portable(value[name]) for name in columns if name in value}
 
 
 def _not_json(value: Any) -> Any:

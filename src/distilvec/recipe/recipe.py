@@ -15,6 +15,7 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.files import home, read_small
+from distilvec.kinds.base import Kind, find_kind
 from distilvec.recipe.method_section import MethodEntry, MethodSection
 from distilvec.recipe.places import find_files, is_url
 from distilvec.recipe.score_sections import MiningSection, ScorerSection
@@ -142,6 +143,12 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         if self.task is not None:
             raise ValueError("student.fold: the task's head reads what the expert head gives; it cannot be folded")
         return self
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of items, as far as the recipe says it; what a corpus holds is known when it is read."""
+        named = None if self.corpus is None else self.corpus.modality
+        return find_kind((self.task and self.task.items) or named)
 
     @classmethod
     def load(cls, path: str | Path, changes: list[str] | None = None, *, output: str | Path | None = None) -> Recipe:

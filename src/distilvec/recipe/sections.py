@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_valid
 
 from distilvec.corpus.tables import is_dataset, is_table
 from distilvec.errors import DistilvecError
+from distilvec.kinds.base import find_kind
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.recipe.places import at_revision
 
@@ -43,8 +44,10 @@ class CorpusSection(Section):
     path: str | list[Any] = Field(
         description="file, folder of files or of images, hub:NAME, or (from Python) a list or dataset"
     )
-    modality: Literal["text", "image", "molecule"] | None = Field(
-        None, description="null: image for a folder of images and .npz, molecule for .smi, else text"
+    modality: str | None = Field(
+        None,
+        description="text, image, molecule or one of your own; null: image for a folder of images and .npz, molecule "
+        "for .smi, else text",
     )
     text: str | list[str] = Field(
         "text",
@@ -86,6 +89,13 @@ class CorpusSection(Section):
         "largest", description="of molecules made of several (salts): keep the largest, keep all, or reject the row"
     )
     strict: bool = Field(False, description="fail on the first bad row instead of counting it")
+
+    @field_validator("modality")
+    @classmethod
+    def _known(cls, modality: str | None) -> str | None:
+        if find_kind(modality).name != (modality or "text"):
+            raise ValueError("that students are to write is said by task.kind: generation")
+        return modality
 
 
 class ApiSection(Section):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from distilvec.files import write_text
+from distilvec.kinds.base import find_kind
 from distilvec.report.blocks import Block, Heading, Table, Text
 from distilvec.report.front_matter import front_matter
 from distilvec.report.grid import escape_markdown
@@ -26,7 +27,6 @@ def model_card(record: Record) -> str:
     """The part of the student's README.md that is ours."""
     lineage, rerun = record.find(Lineage) or Lineage(), record.find(Rerun) or Rerun()
     student, task = lineage.student, rerun.recipe.get("task")
-    separator = task.get("separator") if isinstance(task, dict) else None
     models = [(f"the teacher {each.card.name}", each.card.licence, "vectors") for each in lineage.teachers]
     models += [(f"the scorer {each.card.name}", each.card.licence, "scores") for each in lineage.scorers]
     if student.derived or student.licence:
@@ -35,8 +35,8 @@ def model_card(record: Record) -> str:
         head="\n\n".join([f"## {escape_markdown(record.title)}", *blocks_markdown(summary(record))]),
         student=student,
         task=task,
-        separator=repr("\n" if separator is None else separator),
-        example=_EXAMPLES[record.items],
+        separator=repr(task.get("separator") if isinstance(task, dict) else None),
+        example=find_kind(record.items.removesuffix("s")).example,
         licences=[each for each in models if not each[1] or forbids_commercial_use(each[1])],
         numbers="\n\n".join(blocks_markdown(_numbers(record, lineage))),
     )
@@ -80,10 +80,3 @@ def write_card(record: Record, folder: str | Path) -> Path:
     after = rest.partition(END)[2].lstrip("\n") if found else ""
     write_text(file, f"{before.rstrip()}\n\n{section}{after}")
     return file
-
-
-_EXAMPLES = {
-    "texts": 'vectors = model.encode(["a text", "another one"])',
-    "images": 'vectors = model.encode(["a.jpg", "b.png"])  # paths or PIL images',
-    "molecules": 'vectors = model.encode(["CCO", "c1ccccc1"])  # SMILES; needs rdkit and torch-geometric',
-}

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from distilvec.kinds.base import find_kind
 from distilvec.report.record import Record
 from distilvec.report.rows import ScoreEntry
 from distilvec.report.sections.corpus import CorpusFacts
@@ -38,8 +39,6 @@ lgpl-3.0 lgpl-lr llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 lppl-1.3c mit m
 open-mdw openrail openrail++ osl-3.0 pddl postgresql unlicense wtfpl zlib
 """
 _HUB = "hub:"
-#: Items -> the task that hubs know their embedders by.
-_TASKS = {"texts": "sentence-similarity", "images": "image-feature-extraction"}
 _WRITER = {
     "library_name": "transformers",
     "pipeline_tag": "text-generation",
@@ -69,7 +68,7 @@ def front_matter(record: Record) -> str:
 
 
 def _embedder(items: str) -> dict[str, Any]:
-    task = _TASKS.get(items)
+    task = find_kind(items.removesuffix("s")).task
     named = {"pipeline_tag": task} if task else {}
     tags = ["sentence-transformers", "feature-extraction", *([task] if task else []), "distilvec"]
     return {"library_name": "sentence-transformers", **named, "tags": tags}

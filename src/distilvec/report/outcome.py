@@ -82,7 +82,7 @@ class Outcome:
     @property
     def items(self) -> str:
         """The report's word for what the corpus holds."""
-        return f"{self.corpus.modality}s"
+        return self.corpus.kind.noun
 
     @property
     def first(self) -> Taught | None:

@@ -3,9 +3,7 @@
 from distilvec.students.fit_texts import Seen
 from distilvec.students.fold import fold_head
 from distilvec.students.fresh import fresh
-from distilvec.students.image import fresh_resnet
 from distilvec.students.load import describe_student, load_student
-from distilvec.students.molecule import fresh_molecule
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.ship import in_teacher_space, router, ship
 from distilvec.students.shrink import ShrinkReport, shrink
@@ -22,8 +20,6 @@ __all__ = [
     "describe_student",
     "fold_head",
     "fresh",
-    "fresh_molecule",
-    "fresh_resnet",
     "in_teacher_space",
     "load_student",
     "router",

@@ -12,7 +12,7 @@ from torch import nn
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer, parameters
 from distilvec.modules.opening import locate, open_model
-from distilvec.modules.pipeline import PoolingChoice, item_kinds, read_plainly, set_length, set_pooling, token_limit
+from distilvec.modules.pipeline import PoolingChoice, read_plainly, reads_texts, set_length, set_pooling, token_limit
 from distilvec.modules.vision import is_vision
 from distilvec.students.weights import SUFFIX, open_weights
 
@@ -135,7 +135,7 @@ def describe_student(student: SentenceTransformer) -> dict[str, Any]:
         if isinstance(module, nn.Embedding | nn.EmbeddingBag)
     }
     pooling = next((module.pooling_mode for module in student.children() if isinstance(module, Pooling)), None)
-    tokenizer = getattr(student[0], "tokenizer", None) if "text" in item_kinds(student) else None
+    tokenizer = getattr(student[0], "tokenizer", None) if reads_texts(student) else None
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     return {
         "parameters": parameters(student),

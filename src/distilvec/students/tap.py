@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from distilvec.alignment.pieces import pieces_of
 from distilvec.errors import DistilvecError
-from distilvec.modules.blocks import find_blocks, find_transformer, find_writer
+from distilvec.modules.blocks import find_blocks, find_transformer, token_head
 from distilvec.modules.contents import Contents
-from distilvec.modules.pipeline import default_prompt, item_kinds, puts_into_template
+from distilvec.modules.pipeline import default_prompt, puts_into_template, reads_texts
 from distilvec.modules.text_ids import check_fast
 from distilvec.modules.watch import Seen, attach_watch
 from distilvec.students.output import StudentInfo, StudentOutput
@@ -53,7 +53,7 @@ class StudentTap:
                 remedy="Train the query model by itself and pack it with distilvec.students.router afterwards.",
             )
         tokenizer = getattr(modules[0], "tokenizer", None) if modules else None
-        if tokenizer is not None and "text" in item_kinds(student):
+        if tokenizer is not None and reads_texts(student):
             # Now, not when the teachers have read the corpus.
             check_fast(tokenizer, student_name(student))
             _refuse_template(student)
@@ -68,7 +68,7 @@ class StudentTap:
             self._watch = attach_watch(self, transformer.model, found[1])
         prompt = default_prompt(student)
         self._contents = Contents(getattr(transformer, "tokenizer", None), prompt)
-        width, writer = _width(modules), find_writer(student)
+        width = _width(modules)
         #: Width of the pooled states of a block: several ways of pooling lie side by side.
         self.pooled = width if self._pooling is None else self._pooling.get_embedding_dimension()
         self.info = StudentInfo(
@@ -76,7 +76,7 @@ class StudentTap:
             width=width,
             layers=len(found[1]) if found is not None and self._watch is not None else None,
             hidden=width if self._pooling is None else self._pooling.embedding_dimension,
-            pieces=None if writer is None else pieces_of(writer.tokenizer),
+            pieces=None if token_head(student) is None else pieces_of(student.tokenizer),
         )
 
     def __call__(

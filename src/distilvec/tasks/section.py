@@ -74,6 +74,11 @@ class TaskSection(BaseModel):
                 self.__dict__[name] = value
 
     @property
+    def items(self) -> str | None:
+        """The kind that this task makes of a corpus' pairs of texts; None = what they are."""
+        return "writing" if self.writes else None
+
+    @property
     def writes(self) -> bool:
         """Whether the student is to write."""
         return self.kind == "generation"

@@ -55,7 +55,7 @@ class CallTeacher(SentenceTeacher):
     #: What the function is given, for whoever wrote it.
     _given = (
         "one list of items: texts, SMILES, or paths and data URIs of images "
-        "(distilvec.corpus.images.open_image opens both)"
+        "(distilvec.kinds.image.images.open_image opens both)"
     )
 
     def __init__(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from distilvec.kinds.base import find_kind
 from distilvec.modules.promised_tokens import ENDS_BARE, ends_bare
 from distilvec.teachers.cards import TeacherCard
 from distilvec.teachers.families import family_of
@@ -96,7 +97,7 @@ def describe(teacher: Any, texts: Sequence[str]) -> TeacherReport:
 def check_teacher(teacher: Any, texts: Sequence[str], modality: str = "text") -> TeacherReport:
     """`describe`, and `batch_invariance` with its advice among the warnings."""
     report = describe(teacher, texts)
-    invariance = batch_invariance(teacher, items=None if modality == "text" else texts)
+    invariance = batch_invariance(teacher, items=None if find_kind(modality).tokenized else texts)
     warnings = list(report.warnings)
     if not invariance.passed:
         warnings.append(invariance.warning)

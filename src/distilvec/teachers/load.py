@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from distilvec.corpus.keys import Modality
-from distilvec.corpus.molecules import Components
+from distilvec.corpus.keys import Components
 from distilvec.errors import DistilvecError
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.teachers.base import Teacher
@@ -43,7 +42,7 @@ def load_teacher(
     token_budget: int | None = None,
     batch_size: int = BATCH,
     rate_limit: float | None = None,
-    modality: Modality = "text",
+    modality: str = "text",
     components: Components = "largest",
     adapters: Sequence[str | Path] = (),
     causal: Literal[False] | None = None,
@@ -217,7 +216,7 @@ def _refuse_misfits(
 
 
 def _of_items(
-    model: str | Path, name: str, modality: Modality, device: str | None, trust_remote_code: bool
+    model: str | Path, name: str, modality: str, device: str | None, trust_remote_code: bool
 ) -> Teacher | None:
     """The teacher of images or molecules that a file or folder holds; None where a text model is to read SMILES."""
     from distilvec.teachers.items import ItemTeacher, open_network

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from distilvec.arrays import as_vectors
-from distilvec.corpus.keys import KEY_BYTES, Modality, canonical_item, canonical_keys, content_keys
-from distilvec.corpus.molecules import Components
+from distilvec.corpus.keys import KEY_BYTES, Components, canonical_keys
 from distilvec.corpus.problem import Problem
 from distilvec.corpus.readers import table_and_column
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import scratch, spilled
+from distilvec.kinds.base import find_kind
 from distilvec.teachers.base import SentenceTeacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 from distilvec.teachers.vector_files import check_rows, open_vectors, read_keys, read_texts
@@ -40,7 +40,7 @@ class VectorsTeacher(SentenceTeacher):
         name: str = "teacher",
         texts: str | Path | Sequence[str] | None = None,
         keys: str | Path | np.ndarray | None = None,
-        modality: Modality = "text",
+        modality: str = "text",
         components: Components = "largest",
     ) -> None:
         """Open the vectors and index their keys.
@@ -62,7 +62,7 @@ class VectorsTeacher(SentenceTeacher):
         self._where = name
         if not isinstance(vectors, str | Path | np.ndarray):
             vectors = as_vectors(vectors, name)
-        self._modality, self._components = modality, components
+        self._kind, self._components = find_kind(modality), components
         source = "array" if isinstance(vectors, np.ndarray) else str(vectors)
         table: Iterable[str] | None
         self._vectors, table = open_vectors(vectors, texts if keys is None else None, name, wants_texts=keys is None)
@@ -75,9 +75,9 @@ class VectorsTeacher(SentenceTeacher):
                 )
             if texts is not None:
                 table = items = read_texts(texts)
-                if modality == "image" and isinstance(texts, str | Path):
+                if self._kind.binary and isinstance(texts, str | Path):
                     table = _from(texts, items)
-        elif modality == "image":
+        elif self._kind.binary:
             table = list(_from((table_and_column(str(vectors)) or ("", ""))[0], table))
         row_keys = self._keys_of(table) if table is not None else read_keys(keys)
         check_rows(len(self._vectors), len(row_keys), source, "texts" if table is not None else "keys")
@@ -174,17 +174,15 @@ class VectorsTeacher(SentenceTeacher):
 
     def _keys_of(self, items: Iterable[str]) -> np.ndarray:
         """uint8 [n, 16]; zeros where an image or a molecule cannot be read."""
-        if self._modality == "text":
-            return content_keys(items)
         canonical: list[str | None] = []
         for item in items:
             try:
-                canonical.append(canonical_item(item, self._modality, self._components))
+                canonical.append(self._kind.canonical(item, self._components))
             except Problem:
                 canonical.append(None)
         keys = np.zeros((len(canonical), KEY_BYTES), np.uint8)
         usable = [item is not None for item in canonical]
-        keys[usable] = canonical_keys((item for item in canonical if item is not None), "", self._modality)
+        keys[usable] = canonical_keys((item for item in canonical if item is not None), "", self._kind.name)
         return keys
 
 

@@ -22,7 +22,7 @@ from distilvec.errors import GO_ON, DistilvecError, DivergedError, EnvironmentPr
 from distilvec.evenly import sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.methods.base import Method, Needs
-from distilvec.modules.blocks import find_transformer, find_writer
+from distilvec.modules.blocks import find_transformer
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherInfo
@@ -38,9 +38,9 @@ from distilvec.training.distributed import (
     rank,
 )
 from distilvec.training.held_out import held_out_terms
-from distilvec.training.items import PreparedCorpus, student_items
+from distilvec.training.items import PreparedCorpus
 from distilvec.training.loop import Loop
-from distilvec.training.sample import SAMPLE, TOKEN_SAMPLE, free_maps, make_sample, on_device
+from distilvec.training.sample import SAMPLE, free_maps, make_sample, on_device
 from distilvec.training.sources import LiveSource
 from distilvec.training.step import Distiller, Extras, describe
 from distilvec.training.tokens import TokenizedCorpus
@@ -199,7 +199,7 @@ def _assemble(
 ) -> tuple[Distiller, list[np.ndarray]]:
     """The module that is trained, with heads that start from a sample of the corpus; and the free baseline's maps."""
     seed, task = settings.training.seed, material.task
-    limit = SAMPLE if find_writer(student) is None else TOKEN_SAMPLE  # an answer's vector is nobody's embedding
+    limit = material.corpus.kind.sample or SAMPLE
     sample = make_sample(
         student,
         collator.tokens,
@@ -248,7 +248,10 @@ def _tokens(
     if device.type == "cpu":
         keep_freed_memory()
     with first_rank_first():
-        tokens = student_items(student, material.corpus, (settings.cache or settings.folder) / "tokens")
+        corpus = material.corpus
+        tokens: TokenizedCorpus | PreparedCorpus = corpus.kind.student_items(
+            student, corpus, (settings.cache or settings.folder) / "tokens"
+        )
         for number, source in enumerate(material.sources):
             source.prepare(needs.of(number), tokens)
     return tokens

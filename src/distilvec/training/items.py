@@ -9,7 +9,8 @@ import numpy as np
 from torch.utils.data import get_worker_info
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.modules.pipeline import item_kinds
+from distilvec.kinds.base import Kind
+from distilvec.modules.pipeline import item_kinds, reads_texts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,37 +87,28 @@ def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> 
     Raises:
         DistilvecError: the student reads another kind of item than the corpus has.
     """
-    from distilvec.modules.blocks import find_writer
     from distilvec.training.tokens import TokenizedCorpus
-    from distilvec.training.written import WrittenCorpus
 
-    check_modality(student, corpus.modality, "student")
-    if find_writer(student) is not None:
-        return WrittenCorpus.build(student, corpus.texts, len(corpus), cache, corpus.fingerprint)
-    if corpus.modality not in item_kinds(student) or corpus.modality == "text":
+    check_items(student, corpus.kind, "student")
+    if corpus.kind.tokenized or corpus.modality not in item_kinds(student):
         return TokenizedCorpus.build(student, corpus.texts, len(corpus), cache, corpus.fingerprint)
     return PreparedCorpus(student, corpus.texts, len(corpus))
 
 
-def check_modality(model: SentenceTransformer, modality: str, where: str) -> None:
+def check_items(model: SentenceTransformer, kind: Kind, where: str) -> None:
     """Refuse a model that reads another kind of item than the corpus has, before it fails in the middle of a batch.
-
-    SMILES are texts too, so a text model may read a corpus of molecules.
 
     Raises:
         DistilvecError: naming both.
     """
     reads = item_kinds(model)
-    if modality in reads or (modality == "molecule" and "text" in reads):
+    if kind.name in reads or (kind.also_texts and reads_texts(model)):
         return
     raise DistilvecError(
-        f"it reads {' and '.join(_MANY.get(kind, kind) for kind in reads)}, and the corpus holds {_MANY[modality]}",
+        f"it reads {' and '.join(f'{each}s' for each in reads)}, and the corpus holds {kind.noun}",
         where=where,
         remedy="Choose a model for these items, or set corpus.modality if the corpus was taken for something else.",
     )
-
-
-_MANY = {"text": "texts", "image": "images", "molecule": "molecules"}
 
 
 def _bytes(item: Any) -> int:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from distilvec.errors import DistilvecError
-from distilvec.modules.blocks import find_writer
+from distilvec.modules.blocks import token_head
 from distilvec.optim import Muon, SharpnessAware, hidden_matrices
 from distilvec.recipe import OptimizerSection, SharpnessSection, TrainingSection, given
 from distilvec.training.step import Distiller
@@ -67,8 +67,8 @@ def parameter_groups(distiller: Distiller, optimizer: OptimizerSection) -> list[
     rates = distiller.method.rates()
     paces = {id(parameter): rate for module, rate in rates.items() for parameter in module.parameters()}
     matrices = {id(parameter) for parameter in hidden_matrices(distiller.student)} if optimizer.muon else set()
-    if (writer := find_writer(distiller.student)) is not None:
-        matrices.discard(id(writer.head.weight))  # logits of tokens, as little hidden as the table of tokens
+    if (head := token_head(distiller.student)) is not None:
+        matrices.discard(id(head.weight))  # logits of tokens, as little hidden as the table of tokens
     groups: dict[tuple[bool, bool, float, bool, bool], list[nn.Parameter]] = {}
     for name, parameter in distiller.named_parameters():
         if parameter.requires_grad:

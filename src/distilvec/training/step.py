@@ -15,7 +15,7 @@ from distilvec.errors import DistilvecError
 from distilvec.functional import cosine_distance
 from distilvec.methods.base import Method, Needs, Term
 from distilvec.methods.contract import check_terms
-from distilvec.modules.blocks import find_writer
+from distilvec.modules.blocks import token_head
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
@@ -272,10 +272,9 @@ def check_caching(
 
 
 def hand_out_next_tokens(student: SentenceTransformer, wanted: bool) -> None:
-    """Let a student that writes leave its logits of the next token among its extras, where a method wants them."""
-    writer = find_writer(student)
-    if writer is not None:
-        writer.next_logits = wanted
+    """Let a student that has logits of the next token leave them among its extras, where a method wants them."""
+    if token_head(student) is not None:
+        student[0].next_logits = wanted
 
 
 def describe(info: StudentInfo, task: Task | None) -> StudentInfo:

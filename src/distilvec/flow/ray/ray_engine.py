@@ -82,7 +82,7 @@ def teach_with_ray(
         places = _waited(ray, prepared, signals)
         for number, (section, store_place) in enumerate(zip(recipe.teachers, places, strict=True)):
             work = Work(recipe, folder, corpus.fingerprint, number, store_place)
-            ticker = Ticker(f"teaching with {section.name}, {pool.size} workers", f"{corpus.modality}s")
+            ticker = Ticker(f"teaching with {section.name}, {pool.size} workers", corpus.kind.noun)
             with copied(recipe, section), alone(store_place.path, signals):
                 store, filled = _Teaching(ray, pool, work, ticker, signals).run(corpus.teacher_keys, chunk)
             finish(section, store, filled, corpus.modality, signals)

@@ -8,7 +8,6 @@ from typing import Self
 from distilvec.judging import HardItem
 from distilvec.report.grid import LONGEST
 from distilvec.report.sections.base import Block, Data, Heading, Outcome, Text, clip, table
-from distilvec.report.sections.spaces import labels_of
 from distilvec.words import share
 
 
@@ -19,10 +18,10 @@ class Hardest(Data):
 
     @classmethod
     def measure(cls, outcome: Outcome) -> Self | None:
-        held_out, modality = outcome.texts(), outcome.corpus.modality
+        held_out, kind = outcome.texts(), outcome.corpus.kind
         found = []
         for each in outcome.verdict.hardest:
-            text, teacher, student = labels_of([each.text, each.teacher, each.student], modality, held_out)
+            text, teacher, student = kind.shown([each.text, each.teacher, each.student], held_out)
             found.append(replace(each, text=text, teacher=teacher, student=student))
         return cls(texts=found) if found else None
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from distilvec.modules.blocks import find_transformer, find_writer
+from distilvec.modules.blocks import find_transformer
 from distilvec.recipe import given
 from distilvec.report.blocks import Warnings
 from distilvec.report.sections.base import (
@@ -147,7 +147,7 @@ class Lineage(Data):
             **origin(made, {each.name: each.model for each in outcome.recipe.teachers}),
             **{key: sizes[key] for key in ("parameters", "layers", "width", "vocabulary", "max_length")},
             size_bytes=folder_bytes(outcome.folder / "student"),
-            writes=find_writer(shipped) is not None,
+            writes=not outcome.corpus.kind.embeds,
             remote_code=any(brings_its_code(module) for module in shipped.children()),
         )
         scorers = [

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from distilvec.corpus.keys import PAIR
 from distilvec.evenly import evenly_spaced
 from distilvec.judging import TRAINED
 from distilvec.report.blocks import Map
 from distilvec.report.plots import GROUP_COLOURS, canvas
-from distilvec.report.sections.base import Block, Data, Heading, Outcome, Picture, clip, short_source
+from distilvec.report.sections.base import Block, Data, Heading, Outcome, Picture, clip
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +41,7 @@ class Spaces(Data):
         names = corpus.domain_names
         if names and 1 < len(names) <= MAX_GROUPS:
             groups = [names[int(code)] for code in np.asarray(corpus.domains)[outcome.held_out]]
-        return cls(**space_map(teacher, student, labels_of(outcome.texts(), corpus.modality), groups))
+        return cls(**space_map(teacher, student, corpus.kind.shown(outcome.texts(), outcome.texts()), groups))
 
     def blocks(self) -> list[Block]:
         colours, names = self.colours(), self.names()
@@ -87,16 +86,6 @@ class Spaces(Data):
             axes.set(xticks=[], yticks=[])
             axes.set_aspect("equal", adjustable="datalim")
         return figure
-
-
-def labels_of(items: Sequence[str], modality: str, held_out: Sequence[str] | None = None) -> list[str]:
-    """What people read of an item: its text; of an image its folder and name, or its number among the held-out ones."""
-    if modality != "image":
-        return [item.replace(PAIR, " | ") for item in items]
-    numbers: dict[str, int] = {}
-    for number, item in enumerate(items if held_out is None else held_out, start=1):
-        numbers.setdefault(item, number)
-    return [f"held-out image {numbers[item]}" if item.startswith("data:") else short_source(item) for item in items]
 
 
 def space_map(

@@ -14,30 +14,24 @@ from distilvec.judging import TRAINED, UNTRAINED, GenerationTask, Verdict, judge
 from distilvec.judging.tables import read_table
 from distilvec.judging.tasks import JudgingTask
 from distilvec.judging.writing import asked, likelihood, writer_of
+from distilvec.kinds.writing.students import load_writing_student
 from distilvec.methods.base import Method
 from distilvec.methods.table import TABLE, resolve
 from distilvec.recipe import Recipe, given
-from distilvec.students.writing import load_writing_student
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.corpus import Corpus
-    from distilvec.teachers import Teacher
+    from distilvec.flow.lessons import Lessons
+    from distilvec.flow.teach import Taught
 
 logger = logging.getLogger(__name__)
 #: Of a task's test file, and of tasks made of held-out items.
 TEST, HELD_OUT = "answers", "held-out answers"
 #: Held-out items whose answers are written, at most, and those whose likelihood is measured while training.
 WRITTEN, MEASURED, FEWEST = 200, 1000, 20
-#: What is measured while training, of a validation file.
-METRICS = ("likelihood", "bits_per_byte")
 Items = list[tuple[str, str]]
-
-
-def writes(recipe: Recipe) -> bool:
-    """Whether the recipe's student is to write."""
-    return recipe.task is not None and recipe.task.writes
 
 
 def check_writing(recipe: Recipe, command: str) -> None:
@@ -46,8 +40,6 @@ def check_writing(recipe: Recipe, command: str) -> None:
     Raises:
         DistilvecError: naming the methods that can.
     """
-    if not writes(recipe):
-        return
     if command in ("plan", "scale", "mine"):
         raise DistilvecError(
             f"{command} goes by vectors of texts, and the task is generation",
@@ -61,6 +53,23 @@ def check_writing(recipe: Recipe, command: str) -> None:
             where="method.name",
             remedy=f"Choose one of {able}.",
         )
+
+
+def check_files(recipe: Recipe, corpus: Corpus) -> None:
+    """Read the task's validation file, and raise what is wrong with it."""
+    if validation := given(recipe.task, "task").validation:
+        read_items(recipe, validation)
+
+
+def metric_names(kind: str) -> list[str]:
+    """What a student can be chosen by while it trains."""
+    return ["likelihood"]
+
+
+def quality(corpus: Corpus, lessons: Lessons) -> Callable[[Any], float]:
+    """What rates are chosen by: the likelihood of held-out answers."""
+    items = held_out_items(corpus, MEASURED)
+    return lambda student: answer_metrics(student, items)["likelihood"]
 
 
 def read_items(recipe: Recipe, file: str) -> Items:
@@ -116,7 +125,9 @@ def answer_metrics(student: SentenceTransformer, items: Items) -> dict[str, floa
     return {"likelihood": -measured.loss, "bits_per_byte": measured.bits_per_byte}
 
 
-def writing_metrics(recipe: Recipe) -> Callable[[SentenceTransformer, Method], dict[str, float]] | None:
+def writing_metrics(
+    recipe: Recipe, held_out: object, task: object
+) -> Callable[[SentenceTransformer, Method], dict[str, float]] | None:
     """What is measured while training, on the task's validation file; None without one."""
     file = given(recipe.task, "task").validation
     if not file:
@@ -143,12 +154,16 @@ def open_shipped(recipe: Recipe, folder: Path) -> SentenceTransformer:
 
 
 def judge_writing(
-    teachers: Sequence[Teacher],
+    recipe: Recipe,
+    corpus: Corpus,
+    taught: Sequence[Taught],
     tasks: Sequence[JudgingTask],
-    untrained: SentenceTransformer,
-    shipped: SentenceTransformer,
+    held_out: object,
+    students: tuple[SentenceTransformer, SentenceTransformer],
+    fitted: object,
 ) -> Verdict:
-    """Teachers, untrained student and student by the same tasks."""
-    models: dict[str, Any] = {teacher.card.name: teacher for teacher in teachers}
+    """Judge teachers, untrained student and student by the same tasks."""
+    untrained, shipped = students
+    models: dict[str, Any] = {each.teacher.card.name: each.teacher for each in taught}
     models |= {UNTRAINED: untrained.eval(), TRAINED: shipped}
     return judge_run(models, tasks, [], None, teacher=None, with_agreement=False, with_speed=False)

@@ -11,10 +11,10 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import numpy as np
 from numpy.lib import format as npy
 
-from distilvec.corpus.images import MAX_BYTES, MAX_PIXELS
 from distilvec.corpus.opening import reading
 from distilvec.corpus.rows import Row, require_columns
 from distilvec.errors import DataError
+from distilvec.kinds.image.images import MAX_BYTES, MAX_PIXELS
 
 OFFSETS = "offsets"
 _AT_ONCE = 8 << 20

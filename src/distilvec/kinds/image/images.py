@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from distilvec.corpus.folders import IMAGE_SUFFIXES
 from distilvec.corpus.problem import Problem
 from distilvec.errors import DataError
+from distilvec.kinds.image import MAGIC
+from distilvec.kinds.image import Image as Kind
 
 MAX_PIXELS = 50_000_000
 MAX_BYTES = 64 << 20
@@ -36,7 +37,6 @@ _MIME = {
 }
 _FORMATS = tuple(name for name in _MIME if name != "MPO")  # JPEG with several pictures; opened by JPEG
 _URI = re.compile(r"data:image/[A-Za-z0-9.+-]+(?:;[^,;]*)*;base64,")
-MAGIC = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*", b"RIFF")
 _SIXTEEN_BITS = ("I", "I;16", "I;16L", "I;16B", "I;16N")
 _ORIENTATION = 0x0112
 
@@ -212,7 +212,7 @@ def _named(value: str, folder: Path) -> ImageItem:
     content = _of_file(path)
     name = str(path)
     # An item has to be taken for an image by sentence-transformers, and kept as UTF-8.
-    return _embedded(content, name if name.lower().endswith(IMAGE_SUFFIXES) and _is_utf8(name) else None)
+    return _embedded(content, name if name.lower().endswith(Kind.members) and _is_utf8(name) else None)
 
 
 def _embedded(content: bytes, item: str | None = None) -> ImageItem:

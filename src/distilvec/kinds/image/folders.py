@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from distilvec.corpus.rows import Row
+from distilvec.corpus.rows import Row, unchanged
 from distilvec.errors import DataError
+from distilvec.kinds.image import Image
 from distilvec.system_errors import system_problem
 
-#: What sentence-transformers takes for the path of an image.
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tiff", ".webp")
-_READ = (*IMAGE_SUFFIXES, ".tif", ".jfif")
+_READ = (*Image.members, ".tif", ".jfif")
 _LOOKED_AT = 10_000
 
 
@@ -35,11 +33,6 @@ def folder_fingerprint(folder: Path) -> str:
         else:
             state.update(name + f"|{unchanged(status)}\n".encode())
     return state.hexdigest()
-
-
-def unchanged(status: os.stat_result) -> str:
-    """Equal as long as nobody writes to a file; the time of its last change in kind tells where its date was kept."""
-    return f"{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}"
 
 
 def image_rows(folder: Path) -> Iterator[Row]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from distilvec.corpus.keys import Components
 from distilvec.corpus.problem import Problem
 from distilvec.errors import EnvironmentProblem
 
 MAX_CHARACTERS = 1_000
 MAX_HEAVY_ATOMS = 250
 _ROUNDS = 4
-Components = Literal["largest", "keep", "reject"]
 
 
 class MoleculeItem(NamedTuple):

@@ -13,12 +13,22 @@ from distilvec.corpus.keys import split_pair
 from distilvec.modules.blocks import find_writer
 from distilvec.modules.spelling import ANSWER, kinds_of, split_items
 from distilvec.modules.text_ids import id_count, settings_of
+from distilvec.training.items import check_items
 from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sentence_transformers import SentenceTransformer
 
+    from distilvec.corpus import Corpus
     from distilvec.modules.causal import Writer
+
+
+def written_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> TokenizedCorpus:
+    """Token ids of a corpus' prompts and answers, made once and kept in a file."""
+    check_items(student, corpus.kind, "student")
+    return WrittenCorpus.build(student, corpus.texts, len(corpus), cache, corpus.fingerprint)
 
 
 class WrittenCorpus(TokenizedCorpus):

@@ -5,14 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distilvec.flow.start import Start, with_dropout
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.spelling import SEPARATOR
 from distilvec.modules.writing import open_writer
+from distilvec.recipe import Recipe, given
+from distilvec.recipe.places import at_revision
 from distilvec.students.ship import placed
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from distilvec.corpus import Corpus
+    from distilvec.flow.fit import Trained
+    from distilvec.flow.lessons import Lessons
+    from distilvec.flow.prepare import Prepared
     from distilvec.modules.causal import Writer
 
 
@@ -44,6 +51,28 @@ def load_writing_student(
         pooling=pooling,
         trust_remote_code=trust_remote_code,
     )
+
+
+def writing_start(recipe: Recipe, corpus: Corpus) -> Start:
+    """The student before training, opened where it lies."""
+    section, task = given(recipe.student, "student"), given(recipe.task, "task")
+
+    def opened() -> SentenceTransformer:
+        student = load_writing_student(
+            at_revision(str(section.model), section.revision),
+            max_length=section.max_length,
+            separator=task.separator,
+            pooling=section.pooling,
+            trust_remote_code=section.trust_remote_code,
+        )
+        return with_dropout(student, section.dropout)
+
+    return Start(opened)
+
+
+def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder: Path) -> None:
+    """Save the trained student; what `ship_writer` raises."""
+    ship_writer(trained.student[0], folder)
 
 
 def ship_writer(writer: Writer, folder: str | Path) -> None:
