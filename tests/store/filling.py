@@ -22,6 +22,7 @@ import torch
 from distilvec.errors import DistilvecError
 from distilvec.store import SignalStore, fill
 from distilvec.store import part as part_module
+from distilvec.teachers import Teacher
 from distilvec.teachers.signals import TeacherSignals, Wanted
 
 WIDTH, HIDDEN = 16, 8
@@ -55,7 +56,7 @@ def token_states(item: str) -> np.ndarray:
     return generator.standard_normal((1 + len(item) % 5, HIDDEN), dtype=np.float32)
 
 
-class HashTeacher:
+class HashTeacher(Teacher):
     """Streams batches of 32 in order of length; counts what it encodes."""
 
     def __init__(self, on_batch: Callable[[int], None] = lambda batch: None) -> None:
@@ -69,8 +70,6 @@ class HashTeacher:
             self._on_batch(self.batches)
             self.encoded += len(rows)
             yield rows, vectors([items[row] for row in rows])
-
-    # as `fill` wants it
 
     hidden, vocabulary, final_norm = HIDDEN, [f"word{number}" for number in range(64)], False
 

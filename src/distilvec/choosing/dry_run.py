@@ -46,7 +46,6 @@ from distilvec.store import FillReport, RaggedSignal, SignalStore, fill
 from distilvec.store.layout import read_signals
 from distilvec.store.scan import part_names
 from distilvec.teachers import Teacher, TeacherReport, check_teacher
-from distilvec.teachers.service import ServiceTeacher
 from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.training import Material, fit
 from distilvec.training.checks import companions_of
@@ -238,10 +237,8 @@ def _probe_teachers(
             f"{rate:,.0f}/s: {duration(missing / rate)}; {sum(sizes.values()):,} bytes {each}, "
             f"{size(written)} in all",
         )
-        if isinstance(teacher, ServiceTeacher):
-            requests, tokens, price = teacher.cost(texts, missing)
-            paid = "" if price is None else f", {price:,.2f} at {teacher.price:g} per million tokens"
-            summary.add("", f"about {requests:,} requests with {tokens:,.0f} tokens{paid}")
+        if (cost := teacher.cost(texts, missing)) is not None:
+            summary.add("", str(cost))
         summary.examples += _examples(section.name, seen)
         summary.notes += [f"{section.name}: {warning}" for warning in seen.warnings]
         report = FillReport(len(texts), len(texts), 0, len(texts), len(texts) / rate, [], {})

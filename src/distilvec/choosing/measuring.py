@@ -16,7 +16,6 @@ from distilvec.choosing.candidates import Candidate
 from distilvec.choosing.probe import short_training
 from distilvec.corpus import Corpus
 from distilvec.evenly import evenly_spaced
-from distilvec.flow.judge import runs_here
 from distilvec.flow.start import make_student
 from distilvec.flow.teach import Taught, teacher_info
 from distilvec.judging import CachedEncoder, Judgement, RidgeMapped, agreement, free_map, judge, linear_map, speed
@@ -116,8 +115,9 @@ class Bench:
 def measure_teacher(bench: Bench) -> Measured:
     """The row that the others are compared with."""
     teacher = bench.taught[0].teacher
-    card, model = teacher.card, getattr(teacher, "model", None)
-    timed = speed(model or teacher, bench.timed(), singles=30, seconds=SECONDS) if runs_here(teacher) else {}
+    card, timed = teacher.card, dict[str, Any]()
+    if teacher.can.local:
+        timed = speed(teacher.model or teacher, bench.timed(), singles=30, seconds=SECONDS)
     return Measured(card.name, card.parameters, card.size_bytes, timed, 1.0)
 
 

@@ -237,17 +237,16 @@ class Bench:
         if fitted.free_map and one.corpus.kind.embeds:
             models[FREE] = RidgeMapped(untrained, fitted.free_map[0])
         judged = self._judged(models)
-        head = getattr(teacher, "head", None)
         if (
             teacher is not None
             and teacher.card.name in judged
-            and head is not None
+            and teacher.head is not None
             and supervises(recipe)
             and fitted.task is not None
             and fitted.task.head is not None
-            and answers_alike(head, fitted.task.head, teacher.card.name)
+            and answers_alike(teacher.head, fitted.task.head, teacher.card.name)
         ):
-            judged[teacher.card.name] |= task_score(recipe, predictor_of(teacher, head))
+            judged[teacher.card.name] |= task_score(recipe, predictor_of(teacher))
         scores = {
             model: {task: score.to_dict(outputs=True) for task, score in by_task.items()}
             for model, by_task in judged.items()

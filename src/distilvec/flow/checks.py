@@ -20,7 +20,6 @@ from distilvec.modules.invariance import warn_of_batches
 from distilvec.modules.pipeline import default_prompt, side_prompt
 from distilvec.modules.promised_tokens import ENDS_BARE, ends_bare
 from distilvec.recipe import Recipe, TeacherSection
-from distilvec.scorers.score_file import TableScorer
 from distilvec.store import SignalStore
 from distilvec.tasks.table import build_task
 from distilvec.training.checks import check_training, companions_of
@@ -123,7 +122,7 @@ def check_scorers(recipe: Recipe, corpus: Corpus) -> None:
     for section in recipe.scorers:
         # One after the other, off the teacher's device.
         scorer = open_scorer(section.model_copy(update={"device": "cpu"}) if models else section)
-        if isinstance(scorer, TableScorer) and len(pairs) and not scorer.knows(pairs.keys).any():
+        if len(pairs) and not scorer.knows(pairs.keys).any():
             raise without_scores(section, len(pairs))
         if (stores / section.name / "store.json").exists():
             SignalStore.create(stores / section.name, scorer.card, 1, STORAGE)
@@ -202,7 +201,7 @@ def _held_out_vectors(prepared: Prepared) -> int:
     """Count the different held-out items that the first teacher has, or will have, a vector for."""
     corpus, teacher = prepared.corpus, prepared.teachers.first
     rows = np.asarray(corpus.holdout_rows)
-    if teacher.card.kind == "vectors" and prepared.teachers.combined is None:
+    if teacher.can.made and prepared.teachers.combined is None:
         rows = rows[teacher.has(corpus.teacher_texts(rows))]
     return len(distinct_rows(corpus.keys, rows))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,7 +18,7 @@ from distilvec.store.fill import distinct_positions
 from distilvec.store.layout import key_words, read_format, read_identity
 from distilvec.store.turns import alone
 from distilvec.teachers import Teacher, TeacherReport
-from distilvec.teachers.base import SentenceTeacher
+from distilvec.teachers.base import Capabilities
 from distilvec.teachers.cards import TeacherCard, fingerprint
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _CHUNK = 8192
 _NAME = 200
 
 
-class CombinedTeacher(SentenceTeacher):
+class CombinedTeacher(Teacher):
     """Several teachers as one. It has something for an item where all of them have.
 
     concatenate: v = [sqrt(w_1) n(v_1), ..., sqrt(w_K) n(v_K)], so that cos(v, v') is the weighted mean of the cosines
@@ -57,6 +57,13 @@ class CombinedTeacher(SentenceTeacher):
             )
         self.teachers, self.how = list(teachers), how
         self.weights = [weight / sum(weights) for weight in weights]
+        parts = [teacher.can for teacher in teachers]
+        self.can = Capabilities(
+            local=all(each.local for each in parts),
+            paid=any(each.paid for each in parts),
+            made=any(each.made for each in parts),
+            gaps=any(each.gaps for each in parts),
+        )
         cards = [teacher.card for teacher in teachers]
         self.card = TeacherCard(
             name="+".join(card.name for card in cards),
@@ -71,7 +78,7 @@ class CombinedTeacher(SentenceTeacher):
             else sum(c.parameters or 0 for c in cards),
         )
 
-    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """Pairs (positions int64 [b], vectors float32 [b, D]), in the order of the items."""
         for start in range(0, len(texts), _CHUNK):
             part = texts[start : start + _CHUNK]
@@ -81,10 +88,6 @@ class CombinedTeacher(SentenceTeacher):
     def has(self, texts: Sequence[str]) -> np.ndarray:
         """bool [n]: whether all teachers have something for each item."""
         return np.logical_and.reduce([teacher.has(texts) for teacher in self.teachers])
-
-    def rendered(self, text: str) -> tuple[str, int]:
-        """The item as it is: each teacher reads it in its own way."""
-        return text, 0
 
     def combined(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
         """float32 [n, D_k] each -> [n, D]; rows of NaN stay."""

@@ -168,7 +168,8 @@ def _method(recipe: Recipe, section: dict[str, Any], row: Default, texts: int) -
             entries = [{"name": entries[0]["name"]}]
         if texts > MOST_TOKEN_STATES:
             entries = [entry for entry in entries if entry["name"] != "token_states"]
-    chosen, said = entries[0]["name"], {entry["name"]: entry for entry in entries}
+    chosen = entries[0]["name"]
+    said: dict[Any, dict[str, Any]] = {entry["name"]: dict(entry) for entry in entries}
     for entry in given:
         name = chosen if entry["name"] == AUTO else entry["name"]
         said[name] = {**said.get(name, {}), **entry, "name": name}

@@ -26,7 +26,6 @@ from distilvec.students import fold_head, load_student, router
 from distilvec.students import ship as save
 from distilvec.tasks.answering import finished_student
 from distilvec.tasks.base import Task
-from distilvec.teachers.text import TextTeacher
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -62,7 +61,7 @@ def fit(prepared: Prepared, lessons: Lessons, *, resume: bool = False) -> Traine
     student = prepared.start.open()
     task, method = fresh_task(recipe, corpus, prepared.info), fresh_method(recipe)
     for teacher, section in zip(prepared.teachers.each, recipe.teachers, strict=True):
-        if isinstance(teacher, TextTeacher) and not section.live:
+        if not section.live:
             teacher.rest()
     with adapted(recipe, student):
         fitted = training.fit(student, method, _material(prepared, lessons, task), _settings(prepared), resume=resume)

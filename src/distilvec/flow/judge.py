@@ -37,7 +37,7 @@ from distilvec.recipe import Recipe, StudentSection, given
 from distilvec.tasks.base import Task
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
-from distilvec.teachers.text import TextTeacher
+from distilvec.teachers import Teacher
 from distilvec.training import Fitted
 
 logger = logging.getLogger(__name__)
@@ -129,17 +129,18 @@ def judge_task(recipe: Recipe, taught: Sequence[Taught], folder: Path) -> tuple[
     student = Predictor.load(folder, trust_remote_code=trusted)
     scores = {TRAINED: student.evaluate(examples)}
     for each in taught:
-        head = getattr(each.teacher, "head", None)
-        if head is not None and answers_alike(head, student.head, each.teacher.card.name):
-            scores[each.teacher.card.name] = predictor_of(each.teacher, head).evaluate(examples)
+        head, name = each.teacher.head, each.teacher.card.name
+        if head is not None and answers_alike(head, student.head, name):
+            scores[name] = predictor_of(each.teacher).evaluate(examples)
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in examples.left_out.items())
     return scores, [f"Rows of the task's test file that were left out: {reasons}."] if reasons else []
 
 
-def predictor_of(teacher: Any, head: TaskHead) -> Predictor:
+def predictor_of(teacher: Teacher) -> Predictor:
     """A fine-tuned teacher that reads as it taught."""
     teacher.wake()
-    return Predictor(teacher.model, head, prompt=teacher.prompt)
+    assert teacher.model is not None and teacher.head is not None
+    return Predictor(teacher.model, teacher.head, prompt=teacher.prompt)
 
 
 def judge_all(
@@ -167,11 +168,10 @@ def judge_all(
     models[TRAINED] = shipped
     shared = given(recipe.student, "student").space == "teacher"
     head = fitted.method.teacher_map()
-    if first is not None and isinstance(first.teacher, TextTeacher):
-        first.teacher.wake()  # it is timed on its device
     timed = {}
-    if first is not None and runs_here(first.teacher):
-        timed[first.teacher.card.name] = getattr(first.teacher, "model", first.teacher)
+    if first is not None and first.teacher.can.local:  # else its speed is that of a table or of a paid service
+        first.teacher.wake()  # it is timed on its device
+        timed[first.teacher.card.name] = first.teacher.model or first.teacher
     return judge_run(
         models,
         tasks,
@@ -185,20 +185,13 @@ def judge_all(
     )
 
 
-def runs_here(teacher: Any) -> bool:
-    """Whether a teacher's speed is this machine's, unlike that of a table or of a paid service."""
-    parts = getattr(teacher, "teachers", [teacher])
-    return all(each.card.parameters is not None for each in parts)
-
-
 def knows_tasks(taught: Taught, encoder: CachedEncoder, tasks: Sequence[Any]) -> bool:
     """Whether a teacher can be asked about the tasks' items: one that lacks some of them cannot."""
-    parts = getattr(taught.teacher, "teachers", [taught.teacher])
-    if any(each.card.kind == "vectors" for each in parts):
+    can = taught.teacher.can
+    if can.made:
         return False
-    gaps = any(each.gaps for each in parts)
-    lacks = bool(taught.filled.absent) and not gaps
-    if gaps:
+    lacks = bool(taught.filled.absent) and not can.gaps
+    if can.gaps:
         try:
             encoder([text for task in tasks if not isinstance(task, MtebTask) for text in task.texts()])
         except DataError as problem:

@@ -134,8 +134,7 @@ def ask_teacher(tasks: Sequence[JudgingTask], lessons: Lessons, corpus: Corpus) 
     """Let the first teacher, or all combined, say what is right in tasks whose truth is the teacher's own search."""
     if lessons.first is None:
         return
-    teacher = lessons.first.teacher
-    if all(each.card.kind != "vectors" for each in getattr(teacher, "teachers", [teacher])):
+    if not lessons.first.teacher.can.made:
         settle_tasks(tasks, lessons.first.encoder(corpus.modality))
 
 

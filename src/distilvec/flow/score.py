@@ -6,7 +6,6 @@ import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from distilvec.progress import Ticker
 from distilvec.recipe import ScorerSection
 from distilvec.scorers.base import Scorer, pair_keys
 from distilvec.scorers.load import load_scorer
-from distilvec.scorers.score_file import TableScorer
 from distilvec.store import FillReport, SignalStore, fill
 from distilvec.store.turns import alone
 
@@ -110,13 +108,12 @@ def score_one(
         def stop() -> bool:
             return signals.number is not None
 
-        heard: Any = scorer  # a function that makes everybody wait looks at it, too
-        heard.stop = stop
+        scorer.stop = stop  # a function that makes everybody wait looks at it, too
         try:
             with alone(store.path, signals) if shard is None else nullcontext():
                 filled = fill(store, scorer, pairs.texts, pairs.keys, shard=shard, progress=ticker, stop=stop)
         finally:
-            heard.stop = None
+            scorer.stop = None
     if signals.number is not None:
         raise Interrupted(
             f"scoring was stopped by {signals.name}; the scores of {filled.present + filled.taught:,} of "
@@ -127,15 +124,11 @@ def score_one(
         )
     if filled.distinct and filled.absent == filled.distinct:
         raise without_scores(section, filled.distinct)
-    if isinstance(scorer, TableScorer) and shard is None:
-        unknown = len(scorer) - (filled.distinct - filled.absent)
+    if scorer.scores is not None and shard is None:
+        unknown = scorer.scores - (filled.distinct - filled.absent)
         if unknown > 0:
-            logger.warning(
-                "%s: %s of its %s scores are about no pair of the corpus",
-                section.name,
-                f"{unknown:,}",
-                f"{len(scorer):,}",
-            )
+            told = "%s: %s of its %s scores are about no pair of the corpus"
+            logger.warning(told, section.name, f"{unknown:,}", f"{scorer.scores:,}")
     return ScoredCorpus(scorer, store, filled)
 
 

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError
 from distilvec.store import SignalStore
-from distilvec.teachers.answers import Answers
-from distilvec.teachers.service import ServiceTeacher
+from distilvec.teachers import Teacher
 
-#: Kinds of teachers whose answers may cost money, and the folder in their store where those to judging are kept.
-_PAID, _BESIDE = ("service", "callable"), "judging"
-
-
-def may_be_paid(teacher: Any) -> bool:
-    """Whether its answers, or those of one that it is combined of, may cost money."""
-    return any(each.card.kind in _PAID for each in getattr(teacher, "teachers", [teacher]))
+#: The folder in the store of a paid teacher where its answers to judging are kept.
+_BESIDE = "judging"
 
 
 class StoredTeacher:
@@ -31,16 +23,15 @@ class StoredTeacher:
     its own: it may cost money, and the statistics of what is taught are of the corpus alone.
 
     Args:
-        teacher: with `encode`; everything else is its own, too.
         store: with vectors of it.
         modality: of the items.
     """
 
-    def __init__(self, teacher: Any, store: SignalStore, modality: str) -> None:
+    def __init__(self, teacher: Teacher, store: SignalStore, modality: str) -> None:
         self.teacher, self.store, self.modality = teacher, store, modality
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.teacher, name)
+        self.has_side, self.encode_query = teacher.has_side, teacher.encode_query
+        self.encode_document = teacher.encode_document
 
     def encode(self, items: Sequence[str]) -> np.ndarray:
         """float32 [n, D]."""
@@ -48,7 +39,7 @@ class StoredTeacher:
             keys = content_keys(items, modality=self.modality)
         except DataError:  # an item of a task that is no molecule, which a model of texts reads all the same
             return np.asarray(self.teacher.encode(items))
-        if not may_be_paid(self.teacher):
+        if not self.teacher.can.paid:
             return self._known(self.store, items, keys, self.teacher.encode)
         return self._known(self.store, items, keys, self._kept)
 
@@ -79,31 +70,14 @@ class StoredTeacher:
         def ask(asked: Sequence[str]) -> np.ndarray:
             own = content_keys(asked, modality=self.modality)
             vectors = np.full((len(asked), card.width), np.nan, np.float32)
-            with self._answers(kept, items), kept.writer() as writer:  # what came is kept, whatever becomes of the rest
-                for rows, said in self.teacher.stream(asked):
-                    vectors[rows] = said
-                    there = np.isfinite(said).all(axis=1)
-                    if there.any():
-                        writer.add(own[rows][there], said[there])
+            with self.teacher.keeping(kept.path / "answers") as all_kept:
+                with kept.writer() as writer:  # what came is kept, whatever becomes of the rest
+                    for rows, said in self.teacher.stream(asked):
+                        vectors[rows] = said
+                        there = np.isfinite(said).all(axis=1)
+                        if there.any():
+                            writer.add(own[rows][there], said[there])
+                all_kept(items)
             return vectors
 
         return self._known(kept, items, keys, ask)
-
-    @contextmanager
-    def _answers(self, kept: SignalStore, items: Sequence[str]) -> Iterator[None]:
-        """A service's answers lie beside the store as they come, until they are in it: not even a kill costs one.
-
-        Args:
-            items: of which the store has all, or will have when the block ends.
-        """
-        teacher = self.teacher
-        if not isinstance(teacher, ServiceTeacher):
-            yield
-            return
-        with Answers(kept.path / "answers", teacher.card.fingerprint, teacher.card.width) as answers:
-            teacher.answers = answers
-            try:
-                yield
-            finally:
-                teacher.answers = None
-            answers.all_kept(map(teacher.key, items) if answers.left else ())

@@ -27,9 +27,6 @@ from distilvec.store.axes import axes_of
 from distilvec.store.statistics import Statistics
 from distilvec.store.turns import alone
 from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
-from distilvec.teachers.answers import Answers
-from distilvec.teachers.base import SentenceTeacher
-from distilvec.teachers.service import ServiceTeacher
 from distilvec.teachers.signals import NOTHING, Wanted
 
 if TYPE_CHECKING:
@@ -65,11 +62,11 @@ class Taught:
 
         But for what a model's store holds rounded to eight bits, which is encoded again.
         """
-        from distilvec.flow.stored import StoredTeacher, may_be_paid
+        from distilvec.flow.stored import StoredTeacher
         from distilvec.judging import CachedEncoder
 
         card = self.teacher.card
-        rounded = self.store.dtype == "int8" and not may_be_paid(self.teacher)
+        rounded = self.store.dtype == "int8" and not self.teacher.can.paid
         return CachedEncoder(
             self.teacher if rounded else StoredTeacher(self.teacher, self.store, modality), name=card.name
         )
@@ -116,7 +113,7 @@ def class_order(teacher: Teacher, wanted: Wanted, task: Task | None) -> np.ndarr
     """
     from distilvec.tasks.labels import teacher_order
 
-    labels = getattr(getattr(teacher, "head", None), "labels", None)
+    labels = None if teacher.head is None else teacher.head.labels
     if task is None or task.head is None or task.head.labels is None or labels is None or not wanted.logits:
         return None
     if not wanted.same_classes and set(labels) != set(task.head.labels):
@@ -134,8 +131,8 @@ def teacher_info(teacher: Teacher, axes: int | None = None) -> TeacherInfo:
         hidden=axes or teacher.hidden,
         causal=teacher.causal,
         classes=teacher.classes,
-        pieces=getattr(teacher, "pieces", None),
-        head=getattr(teacher, "output_head", None),
+        pieces=teacher.pieces,
+        head=teacher.output_head,
     )
 
 
@@ -207,37 +204,22 @@ def fill_store(
     """Teach what a store lacks of a corpus, or of some rows of it; options are those of `fill`."""
     texts = LazyTexts(corpus.teacher_texts, range(len(corpus)) if rows is None else rows)
     keys = corpus.teacher_keys if rows is None else corpus.teacher_keys[rows]
-    if isinstance(teacher, SentenceTeacher):
-        teacher.stop = options.get("stop")
+    teacher.stop = options.get("stop")
     try:
-        return _filled(store, teacher, texts, keys, wanted, **options)
-    finally:
-        if isinstance(teacher, SentenceTeacher):
-            teacher.stop = None
-
-
-def _filled(
-    store: SignalStore, teacher: Teacher, texts: LazyTexts, keys: np.ndarray, wanted: Wanted, **options: Any
-) -> FillReport:
-    """Fill; what a paid service answers is kept beside the store until it is in there."""
-    if not isinstance(teacher, ServiceTeacher):
-        return fill(store, teacher, texts, keys, wanted, **options)
-    with Answers(store.path / "answers", teacher.card.fingerprint, teacher.card.width) as answers:
-        teacher.answers = answers
-        try:
+        with teacher.keeping(store.path / "answers") as all_kept:
             filled = fill(store, teacher, texts, keys, wanted, **options)
-        finally:
-            teacher.answers = None
-        if filled.present + filled.taught + filled.absent == filled.distinct:  # else it was stopped, and some wait
-            answers.all_kept(_stored(store, teacher, texts, keys) if answers.left else ())
+            if filled.present + filled.taught + filled.absent == filled.distinct:  # else it was stopped, and some wait
+                all_kept(_stored(store, texts, keys))
+    finally:
+        teacher.stop = None
     return filled
 
 
-def _stored(store: SignalStore, teacher: ServiceTeacher, texts: LazyTexts, keys: np.ndarray) -> Iterator[bytes]:
-    """What the service's answers are called of those texts that the store has; another shard's may wait for it."""
+def _stored(store: SignalStore, texts: LazyTexts, keys: np.ndarray) -> Iterator[str]:
+    """The texts that the store has; another shard's may wait for it."""
     for start in range(0, len(texts), BLOCK):
         here = np.flatnonzero(store.rows(keys[start : start + BLOCK]) >= 0)
-        yield from (teacher.key(text) for text in texts.take(start + here))
+        yield from texts.take(start + here)
 
 
 def finish(

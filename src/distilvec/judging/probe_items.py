@@ -11,11 +11,12 @@ from typing import Any
 
 from distilvec.corpus.keys import folded
 from distilvec.corpus.problem import Problem
-from distilvec.corpus.sources import NPZ, find_source
+from distilvec.corpus.sources import find_source
 from distilvec.errors import DataError, EnvironmentProblem
 from distilvec.judging.probes import Columns
 from distilvec.judging.tables import Table
 from distilvec.judging.tasks import folded_parts
+from distilvec.kinds.base import BY_SUFFIX
 from distilvec.kinds.image.images import image_item
 from distilvec.kinds.molecule.smiles import molecule_item
 
@@ -30,7 +31,7 @@ def image_table(path: Path, text: str, answer: str) -> Table | None:
     Raises:
         DataError: there are none, or no such column.
     """
-    if not path.is_dir() and path.suffix != NPZ:
+    if not path.is_dir() and BY_SUFFIX.get(path.suffix) != "image":
         return None
     rows = [row for row in find_source(path, "image").rows([text, answer], 0) if row.fault is None]
     return Table(str(path), [row.value for row in rows], [row.line for row in rows], "image")

@@ -71,7 +71,7 @@ class Matryoshka(Method):
     paper = "Kusupati et al. 2022, Matryoshka representation learning (arXiv:2205.13147)"
     Options: ClassVar[type[Options]] = MatryoshkaOptions
 
-    def __init__(self, options: Options | None = None) -> None:
+    def __init__(self, options: MatryoshkaOptions | None = None) -> None:
         super().__init__(options)
         of = dict(self.options.of)
         name = of.pop("name")

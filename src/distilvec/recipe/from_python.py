@@ -170,21 +170,21 @@ def _scorer_section(scorer: Any, given: Path) -> dict[str, Any]:
     return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
 
 
-def _teacher_section(teacher: Any, name: str, given: Path, kind: Kind) -> dict[str, Any]:
-    if isinstance(teacher, str | Path):
-        return {"name": name, "model": str(teacher)}
-    if hasattr(teacher, "encode") and not isinstance(teacher, Mapping):
-        raise _unnamed(teacher, name, "Give its folder or hub id, or a function that calls its encode.")
-    if callable(teacher):
-        return {"name": name, "call": teacher}
-    if not isinstance(teacher, Mapping):
+def _teacher_section(value: Any, name: str, given: Path, kind: Kind) -> dict[str, Any]:
+    if isinstance(value, str | Path):
+        return {"name": name, "model": str(value)}
+    if hasattr(value, "encode") and not isinstance(value, Mapping):
+        raise _unnamed(value, name, "Give its folder or hub id, or a function that calls its encode.")
+    if callable(value):
+        return {"name": name, "call": value}
+    if not isinstance(value, Mapping):
         raise DistilvecError(
-            f"a {type(teacher).__name__} is no teacher",
+            f"a {type(value).__name__} is no teacher",
             where=name,
             remedy="Give a folder, a hub id or a function; of vectors that are there already, "
             '{"vectors": vectors, "texts": texts}.',
         )
-    section = {"name": name, **teacher}
+    section = {"name": name, **value}
     called = section["name"]
     vectors, texts = section.get("vectors"), section.get("texts")
     if vectors is not None and not isinstance(vectors, str | Path):

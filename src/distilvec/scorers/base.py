@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import numpy as np
 
 from distilvec.corpus.keys import KEY_BYTES, PAIR, content_keys, join_pair, split_pair
 from distilvec.errors import DistilvecError
-from distilvec.teachers.cards import TeacherCard
+from distilvec.teachers.base import Teacher
 
 #: A query and a document.
 Pair = tuple[str, str]
 
 
-class Scorer(Protocol):
-    """What judges pairs. A pair travels as one joint text (`corpus.keys.join_pair`), and a score as a vector of width
-    1, so that a store keeps scores as it keeps vectors.
+class Scorer(Teacher):
+    """A judge of pairs. A pair travels as one joint text (`corpus.keys.join_pair`), and a score as a vector of width 1,
+    so that a store keeps scores as it keeps vectors.
 
     Attributes:
-        card: who it is; its width is 1.
-        gaps: whether NaN says that it has no score for a pair; otherwise it is a mistake.
+        scores: how many pairs it has a score for, None where it can be asked about any.
     """
 
-    card: TeacherCard
-    gaps: bool
+    scores: int | None = None
 
-    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Joint texts -> pairs (int64 [b] positions, float32 [b, 1]) until every one was given once."""
-        ...
+    def knows(self, keys: np.ndarray) -> np.ndarray:
+        """Which pairs it can have a score for, by their keys uint8 [n, 16]: bool [n]."""
+        return np.ones(len(keys), bool)
 
 
 def pair_keys(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:

@@ -10,11 +10,11 @@ import numpy as np
 
 from distilvec.corpus.keys import join_pair
 from distilvec.errors import DataError
-from distilvec.scorers.base import parted
+from distilvec.scorers.base import Scorer, parted
 from distilvec.teachers.callable import CallTeacher
 
 
-class CallScorer(CallTeacher):
+class CallScorer(CallTeacher, Scorer):
     """A function from a list of (query, document) to as many numbers; None or NaN where it has none.
 
     Patience and rate limit are those of `CallTeacher`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,16 @@ from distilvec.modules.opening import inner_folders, locate
 from distilvec.modules.pipeline import set_length, usable_positions
 from distilvec.modules.promised_tokens import tokens_put
 from distilvec.modules.task_head import has_head
+from distilvec.scorers.base import Scorer
 from distilvec.tasks.predictor import Predictor
+from distilvec.teachers.base import Capabilities
 from distilvec.teachers.cards import TeacherCard, describe_folder, fingerprint, hash_files, licence_of
 
 #: Pairs between two looks at whether somebody wants to stop.
 _CHUNK = 512
 
 
-class ModelScorer:
+class ModelScorer(Scorer):
     """A cross-encoder of sentence-transformers, or a model that `distilvec finetune` made on pairs (read jointly).
 
     One number is the model's logit. Of two classes it is the log-odds of the second, of more that of `label`.
@@ -47,7 +49,7 @@ class ModelScorer:
         EnvironmentProblem: the hub cannot be reached.
     """
 
-    gaps = False
+    can = Capabilities(local=True)
 
     def __init__(
         self,
@@ -112,7 +114,7 @@ class ModelScorer:
             parameters=parameters,
         )
 
-    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """Joint texts -> pairs (positions int64 [b], float32 [b, 1]), in their order."""
         for start in range(0, len(texts), _CHUNK):
             part = [split_pair(text) for text in texts[start : start + _CHUNK]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from distilvec.errors import DataError
 from distilvec.judging.tables import Table, read_table
-from distilvec.scorers.base import parted, text_pair_keys
+from distilvec.scorers.base import Scorer, parted, text_pair_keys
+from distilvec.teachers.base import Capabilities
 from distilvec.teachers.cards import TeacherCard, fingerprint
 
 COLUMNS = ("query", "document", "score")
@@ -19,7 +20,7 @@ COLUMNS = ("query", "document", "score")
 _PART = 65_536
 
 
-class TableScorer:
+class TableScorer(Scorer):
     """Scores of a table with the columns query, document and score; NaN for all other pairs.
 
     Args:
@@ -34,7 +35,7 @@ class TableScorer:
             naming the row.
     """
 
-    gaps = True
+    can = Capabilities(made=True, gaps=True)
 
     def __init__(self, scores: str | Path | Sequence[Any], *, name: str = "scorer") -> None:
         by_key, digest, source = dict[bytes, float](), hashlib.blake2b(digest_size=16), ""
@@ -54,22 +55,18 @@ class TableScorer:
         words = np.frombuffer(b"".join(by_key), "V16")
         order = np.argsort(words)
         self._keys, self._scores = words[order], np.fromiter(by_key.values(), np.float32, len(by_key))[order]
+        self.scores = len(order)
         self.card = TeacherCard(
             name=name, kind="scorer", source=source, fingerprint=fingerprint(digest.hexdigest()), width=1
         )
 
-    def __len__(self) -> int:
-        """How many different pairs it has scores for."""
-        return len(self._scores)
-
-    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """Joint texts -> (positions int64 [n], float32 [n, 1]), NaN where the table has none."""
         place, known = self._find(text_pair_keys(parted(texts)))
         scores = np.where(known, self._scores[place], np.float32(np.nan))
         yield np.arange(len(texts)), scores.astype(np.float32)[:, None]
 
     def knows(self, keys: np.ndarray) -> np.ndarray:
-        """Which pairs it has a score for, by their keys uint8 [n, 16]: bool [n]."""
         return self._find(keys)[1]
 
     def _find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,11 @@ from distilvec.store.part import PART_BYTES
 from distilvec.store.reader import SignalStore
 from distilvec.store.signals import SignalFilling
 from distilvec.store.writer import StoreWriter
+from distilvec.teachers.base import Teacher
 from distilvec.teachers.signals import NOTHING, Wanted
 
 logger = logging.getLogger(__name__)
 
-_CHUNK = 8192
 #: Keys whose neighbours are compared at once.
 COMPARED = 1 << 18
 
@@ -56,7 +56,7 @@ class FillReport:
 
 def fill(
     store: SignalStore,
-    teacher: Any,
+    teacher: Teacher,
     texts: Sequence[str],
     keys: np.ndarray,
     wanted: Wanted = NOTHING,
@@ -74,10 +74,8 @@ def fill(
     differs by 1e-6 of its largest number at most, in float16 mostly not at all (docs/store.md has what was measured).
 
     Args:
-        teacher: with `card` and `stream(texts)` or `encode(texts)` (`distilvec.teachers.Teacher`); texts it lacks by
-            `has(texts)`, or with `gaps` by rows of NaN, are left out of the store, and readers find them missing. One
-            with `chunk` is given so many texts at a time, and one with `kept(rows)` hears how many of the rows that it
-            gave are on disk. For signals it has `refuse(wanted)` and `observe(texts, wanted)`.
+        teacher: texts that it lacks by `has`, or by rows of NaN where it can have gaps, are left out of the store, and
+            readers find them missing.
         texts: what the teacher reads; anything with a length and integer indexing.
         keys: uint8 [n, 16], their keys. A key that occurs more often is encoded once.
         wanted: signals besides sentence vectors; those of a text come from one forward pass.
@@ -116,11 +114,13 @@ def fill(
     began = time.monotonic()
     covered, absent, parts = 0, 0, list[str]()
     if len(todo):
-        with store.writer(part_bytes=part_bytes, index=index) as writer, filling.writing(writer, part_bytes) as add:
-            kept = getattr(teacher, "kept", None)
+        with (
+            store.writer(part_bytes=part_bytes, index=index) as writer,
+            filling.writing(writer, part_bytes) as add,
             # Closed here, whatever ends it: answers of a service that are under way then find who keeps them.
-            with closing(filling.batches(todo)) as batches:
-                covered, absent = _write(batches, add, writer, kept, goes_on)
+            closing(filling.batches(todo)) as batches,
+        ):
+            covered, absent = _write(batches, add, writer, teacher.kept, goes_on)
         parts = writer.parts
         store.refresh()
     if absent:
@@ -143,7 +143,7 @@ def _write(
     batches: Iterable[tuple[np.ndarray, Any]],
     add: Callable[[np.ndarray, Any], None],
     writer: StoreWriter,
-    kept: Callable[[int], None] | None,
+    kept: Callable[[int], None],
     goes_on: Callable[[int], bool],
 ) -> tuple[int, int]:
     """Write all batches, or as much as `goes_on(covered)` allows, in another thread than that in which they are made.
@@ -162,7 +162,7 @@ def _write(
         for rows, items in batches:
             if writing is not None:
                 writing.result()
-            if kept and len(writer.parts) > parts:
+            if len(writer.parts) > parts:
                 kept(added)  # what the last call of add brought may be in memory still
             parts, added = len(writer.parts), covered
             if items is None:
@@ -203,7 +203,7 @@ def distinct_positions(words: np.ndarray, shard: tuple[int, int] | None) -> np.n
 class _VectorFilling:
     """`SignalFilling` for nothing but sentence vectors, from teachers of any kind."""
 
-    def __init__(self, store: SignalStore, teacher: Any, texts: Sequence[str], keys: np.ndarray) -> None:
+    def __init__(self, store: SignalStore, teacher: Teacher, texts: Sequence[str], keys: np.ndarray) -> None:
         self._store, self._teacher, self._texts, self._keys = store, teacher, texts, keys
 
     def missing(self, distinct: np.ndarray) -> np.ndarray:
@@ -212,31 +212,25 @@ class _VectorFilling:
 
     def batches(self, todo: np.ndarray) -> Generator[tuple[np.ndarray, np.ndarray | None]]:
         """Positions and their vectors, until all of `todo` is covered; None where the teacher has none."""
-        teacher = self._teacher
-        size = getattr(teacher, "chunk", _CHUNK)
-        for start in range(0, len(todo), size):
-            rows = todo[start : start + size]
+        teacher, can = self._teacher, self._teacher.can
+        for start in range(0, len(todo), can.chunk):
+            rows = todo[start : start + can.chunk]
             chunk = take(self._texts, rows)
-            if hasattr(teacher, "has") and not (known := np.asarray(teacher.has(chunk), dtype=bool)).all():
+            if not (known := teacher.has(chunk)).all():
                 yield rows[~known], None
                 chunk = [text for text, here in zip(chunk, known.tolist(), strict=True) if here]
                 rows = rows[known]
                 if not chunk:
                     continue
-            if not hasattr(teacher, "stream"):
-                yield rows, teacher.encode(chunk)
-                continue
             covered = 0
-            stream = teacher.stream(chunk)
-            with closing(stream) if hasattr(stream, "close") else nullcontext():
+            with closing(teacher.stream(chunk)) as stream:
                 for local, vectors in stream:
                     if not len(local):  # it waits for somebody, and lets us ask whether to stop
                         yield rows[:0], None
                         continue
                     covered += len(local)
                     given = rows[np.asarray(local)]
-                    gaps = getattr(teacher, "gaps", False)
-                    lacks = np.isnan(vectors).all(axis=1) if gaps else np.zeros(len(given), bool)
+                    lacks = np.isnan(vectors).all(axis=1) if can.gaps else np.zeros(len(given), bool)
                     if lacks.any():
                         yield given[lacks], None
                     if not lacks.all():

@@ -75,8 +75,8 @@ def fresh(
     words = _load_tokenizer(tokenizer) if tokenizer is not None else train_tokenizer(texts, vocabulary)
     words.model_max_length = max_length
     words.padding_side = "right"  # a BERT counts positions from the first column
-    teacher = None if init_from is None else find_transformer(init_from)
-    like: Any = getattr(teacher, "config", None)
+    source = None if init_from is None else find_transformer(init_from)
+    like: Any = getattr(source, "config", None)
     same = like is not None and like.hidden_size == width
     config = BertConfig(
         vocab_size=id_count(words),
@@ -93,9 +93,9 @@ def fresh(
         raise DistilvecError(f"{config.num_attention_heads} heads do not divide a width of {width}")
     model = BertModel(config, add_pooling_layer=False)
     if init_from is not None:
-        if teacher is None:
+        if source is None:
             raise DistilvecError("init_from needs a teacher with a transformer; this one has none")
-        _start_from(model, words, teacher)
+        _start_from(model, words, source)
     return _wrap(model, words, f"fresh-{layers}x{width}")
 
 

@@ -9,14 +9,14 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
-from distilvec.teachers.base import SentenceTeacher
+from distilvec.teachers.base import Capabilities, Teacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 from distilvec.teachers.carried import carried, compiled, source_of
 
@@ -33,7 +33,7 @@ class _StoppedError(Exception):
     """A wait was cut short, because nobody wants the answer any more."""
 
 
-class CallTeacher(SentenceTeacher):
+class CallTeacher(Teacher):
     """A teacher behind a function from a list of texts to vectors.
 
     Where it has nothing for a text, the function gives None, or a row of nothing but NaN.
@@ -44,12 +44,9 @@ class CallTeacher(SentenceTeacher):
     Its fingerprint covers the function's name and source text, the prompt, the width, and what a Python value carries
     along (see `carried`); what a service changes on its side cannot be seen. A function with an attribute
     `fingerprint`, a text, has that one (with the prompt, where there is one), and whoever wrote it answers for it.
-
-    Attributes:
-        card: who it is.
     """
 
-    gaps = True
+    can = Capabilities(paid=True, gaps=True)
     #: Whether the item of the first call must get something: without, the width would be unknown.
     _knows_all = True
     #: What the function is given, for whoever wrote it.
@@ -100,7 +97,7 @@ class CallTeacher(SentenceTeacher):
         self._next_call = -float("inf")
         self._lock = threading.Lock()
         self._width: int | None = None
-        self._prompt = prompt or ""
+        self.prompt = prompt or ""
         seen = self._ask([probe])
         if self._knows_all and np.isnan(seen).any():
             raise DataError(f"it has no vector for {probe!r}, which it is tried with", where=name)
@@ -118,15 +115,15 @@ class CallTeacher(SentenceTeacher):
     def _fingerprint(self, source: str, width: int) -> str:
         told = getattr(self._function, "fingerprint", None)
         if isinstance(told, str) and told:
-            return fingerprint(told, self._prompt) if self._prompt else told
+            return fingerprint(told, self.prompt) if self.prompt else told
         own = [carried(self._function)]
         own = own if any(own) else []  # that of a plain function is as it always was
         text, code = source_of(self._function), getattr(self._function, "__code__", None)
         if text is None and isinstance(code, types.CodeType):  # of a prompt, or of a program that came by a pipe
             text = compiled(code)
-        return fingerprint(source, text, self._prompt, width, *own)
+        return fingerprint(source, text, self.prompt, width, *own)
 
-    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """Pairs (positions int64 [b], vectors float32 [b, D]), in the order of the texts, one call each."""
         for start in range(0, len(texts), self._batch_size):
             rows = np.arange(start, min(start + self._batch_size, len(texts)))
@@ -143,16 +140,8 @@ class CallTeacher(SentenceTeacher):
             yield rows, vectors
             return
 
-    def together(self, texts: Sequence[str], side: str | None = None) -> np.ndarray:
-        """float32 [n, D], the texts beside each other as far as one call may hold them."""
-        return self.encode(texts)
-
-    def rendered(self, text: str) -> tuple[str, int]:
-        """What the function is given; it has no tokens to count (0)."""
-        return self._prompt + text, 0
-
     def _ask(self, texts: list[str]) -> np.ndarray:
-        prompted = [self._prompt + text for text in texts]
+        prompted = [self.prompt + text for text in texts]
         with self._lock:
             return self._checked(self._patiently(prompted), texts)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from distilvec.kinds.base import find_kind
 from distilvec.modules.promised_tokens import ENDS_BARE, ends_bare
+from distilvec.teachers.base import Teacher
 from distilvec.teachers.cards import TeacherCard
 from distilvec.teachers.families import family_of
 from distilvec.teachers.invariance import InvarianceReport, batch_invariance
@@ -75,26 +76,24 @@ class TeacherReport:
         return "\n".join(lines)
 
 
-def describe(teacher: Any, texts: Sequence[str]) -> TeacherReport:
+def describe(teacher: Teacher, texts: Sequence[str]) -> TeacherReport:
     """Look at a teacher on a sample of texts, without encoding them.
 
     Args:
-        teacher: any teacher.
         texts: the sample, a few hundred are enough.
     """
     ordered = sorted(set(texts), key=len)
     picked = [ordered[place] for place in sorted({0, len(ordered) // 2, len(ordered) - 1})] if ordered else []
     examples = [Example(text, *teacher.rendered(text)) for text in picked]
     truncated = longest = None
-    tokens = getattr(teacher, "tokens", None)
-    if tokens is not None and len(texts):
-        lengths = tokens.lengths(texts)
+    if teacher.tokens is not None and len(texts):
+        lengths, limit = teacher.tokens.lengths(texts), teacher.tokens.limit
         longest = int(lengths.max())
-        truncated = float(np.mean(lengths > tokens.limit)) if tokens.limit is not None else 0.0
+        truncated = float(np.mean(lengths > limit)) if limit is not None else 0.0
     return TeacherReport(teacher.card, examples, len(texts), truncated, longest, _warnings(teacher, texts, truncated))
 
 
-def check_teacher(teacher: Any, texts: Sequence[str], modality: str = "text") -> TeacherReport:
+def check_teacher(teacher: Teacher, texts: Sequence[str], modality: str = "text") -> TeacherReport:
     """`describe`, and `batch_invariance` with its advice among the warnings."""
     report = describe(teacher, texts)
     invariance = batch_invariance(teacher, items=None if find_kind(modality).tokenized else texts)
@@ -104,11 +103,10 @@ def check_teacher(teacher: Any, texts: Sequence[str], modality: str = "text") ->
     return dataclasses.replace(report, warnings=warnings, invariance=invariance)
 
 
-def _warnings(teacher: Any, texts: Sequence[str], truncated: float | None) -> list[str]:
-    card, warnings = teacher.card, []
-    family = family_of(card.source) if card.kind == "model" else None
-    own = getattr(teacher, "prompts", {})
-    open_question = card.prompt is None and not getattr(teacher, "prompt_chosen", False)
+def _warnings(teacher: Teacher, texts: Sequence[str], truncated: float | None) -> list[str]:
+    card, own, warnings = teacher.card, teacher.prompts, []
+    family = None if teacher.model is None else family_of(card.source)
+    open_question = card.prompt is None and not teacher.prompt_chosen
     if family is not None and open_question:
         warnings.append(
             f"no prompt is set, and {family.name} was trained with one for {family.side}: {family.prompt}"
@@ -119,22 +117,21 @@ def _warnings(teacher: Any, texts: Sequence[str], truncated: float | None) -> li
             f"this model brings prompts ({', '.join(sorted(own))}) and none is set; prompt: NAME chooses one, "
             'prompt: "" says that none is meant'
         )
-    if getattr(teacher, "assumed_pooling", False):
+    if teacher.assumed_pooling:
         warnings.append(
             f"the folder says nothing about pooling; {card.pooling} was assumed from the kind of model; "
             "pooling: mean, cls or last chooses another"
         )
-    if card.kind == "model" and card.pooling == "lasttoken" and ends_bare(teacher.model):
+    if teacher.model is not None and card.pooling == "lasttoken" and ends_bare(teacher.model):
         warnings.append(ENDS_BARE)
     if truncated is not None and truncated > 0.05:
         warnings.append(f"{truncated:.0%} of the texts are longer than {card.max_length} tokens and are cut")
     licence = (card.licence or "").lower()
     if any(word in licence for word in _NON_COMMERCIAL):
         warnings.append(f"its licence ({card.licence}) forbids commercial use, of the student too as far as it reaches")
-    if card.kind == "vectors":
-        missing = int((~teacher.has(texts)).sum())
-        if missing:
-            warnings.append(f"it has no vector for {missing} of {len(texts)} texts")
+    missing = int((~teacher.has(texts)).sum())
+    if missing:
+        warnings.append(f"it has no vector for {missing} of {len(texts)} texts")
     return warnings
 
 

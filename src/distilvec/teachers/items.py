@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.opening import inner_folders
-from distilvec.teachers.base import SentenceTeacher
+from distilvec.teachers.base import Capabilities, Teacher
 from distilvec.teachers.cards import TeacherCard, bytes_of, describe_folder, fingerprint, licence_of
 
 #: What decides how an image is cut, scaled and normalised before the network sees it.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-class ItemTeacher(SentenceTeacher):
+class ItemTeacher(Teacher):
     """A frozen `SentenceTransformer` whose items have no tokens: images, or molecules as graphs.
 
     Args:
@@ -36,6 +36,9 @@ class ItemTeacher(SentenceTeacher):
         card: who it is. Its fingerprint covers the folder's files, or the one file.
         model: the `SentenceTransformer`.
     """
+
+    can = Capabilities(local=True)
+    model: SentenceTransformer
 
     def __init__(self, model: SentenceTransformer, *, name: str, source: Path, batch_size: int = 64) -> None:
         from sentence_transformers.base.modules import Normalize
@@ -62,7 +65,7 @@ class ItemTeacher(SentenceTeacher):
             size_bytes=bytes_of(source, inner_folders(source)) if source.is_dir() else source.stat().st_size,
         )
 
-    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """Pairs (positions int64 [b], vectors float32 [b, D]), in the order of the items."""
         for start in range(0, len(texts), self._batch_size):
             rows = np.arange(start, min(start + self._batch_size, len(texts)))
@@ -95,7 +98,7 @@ class ItemTeacher(SentenceTeacher):
         return text[:60], 0
 
 
-def open_network(path: Path, name: str, device: str | None) -> SentenceTeacher:
+def open_network(path: Path, name: str, device: str | None) -> Teacher:
     """The teacher of one safetensors file: a network over images (`read_image_network`) or over molecules.
 
     Raises:

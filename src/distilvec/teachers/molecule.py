@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from distilvec.errors import DataError, EnvironmentProblem
 from distilvec.modules.network_files import read_network
 from distilvec.modules.smiles_network import canonical
-from distilvec.teachers.base import SentenceTeacher
+from distilvec.teachers.base import Capabilities, Teacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 
 __all__ = ["MoleculeNetwork", "MoleculeTeacher", "descriptors", "molecule_teacher", "morgan"]
@@ -85,12 +85,14 @@ def molecule_teacher(
     return MoleculeNetwork(path, kind, features, device)
 
 
-class MoleculeTeacher(SentenceTeacher):
+class MoleculeTeacher(Teacher):
     """A pretrained network over molecules as a teacher of SMILES strings.
 
     Attributes:
         card: who it is. Its fingerprint covers the file's content, the kind of network and which output is taken.
     """
+
+    can = Capabilities(local=True)
 
     def __init__(
         self,
@@ -117,19 +119,11 @@ class MoleculeTeacher(SentenceTeacher):
             size_bytes=Path(path).stat().st_size,
         )
 
-    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """Pairs (positions int64 [b], vectors float32 [b, D]), in the order of the strings."""
         for start in range(0, len(texts), _BATCH):
             rows = np.arange(start, min(start + _BATCH, len(texts)))
             yield rows, self._network(texts[start : start + _BATCH])
-
-    def together(self, texts: Sequence[str], side: str | None = None) -> np.ndarray:
-        """float32 [n, D]."""
-        return self._network(texts)
-
-    def rendered(self, text: str) -> tuple[str, int]:
-        """What the network is given; it has no tokens to count (0)."""
-        return text, 0
 
 
 def morgan(smiles: Sequence[str], bits: int = 2048, radius: int = 2, counts: bool = False) -> np.ndarray:

@@ -9,8 +9,10 @@ import logging
 import math
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ import numpy as np
 from distilvec.errors import DistilvecError, nearest
 from distilvec.system_errors import system_problem
 from distilvec.teachers.answers import Answers
-from distilvec.teachers.base import SentenceTeacher
+from distilvec.teachers.base import Capabilities, Cost, Teacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 from distilvec.teachers.endpoint import Endpoint, StoppedError
 
@@ -32,7 +34,7 @@ _PAUSE = 0.5
 _FEW, _MANY = 20, 0.05
 
 
-class ServiceTeacher(SentenceTeacher):
+class ServiceTeacher(Teacher):
     """A teacher behind HTTP, in the shape of OpenAI's `/embeddings`.
 
     Its fingerprint covers the model's name, dimensions, further fields and prompt, not the address: the same model
@@ -41,13 +43,12 @@ class ServiceTeacher(SentenceTeacher):
 
     Attributes:
         card: who it is.
-        chunk: texts that it wants to be given at a time, so that its connections are never idle for long.
         price: of a million tokens, None = unknown.
         answers: where answers are kept until they are in a store; None = nowhere.
     """
 
-    chunk = 65_536
-    gaps = True
+    # So many at a time that its connections are never idle for long.
+    can = Capabilities(paid=True, gaps=True, chunk=65_536)
 
     def __init__(
         self,
@@ -86,11 +87,11 @@ class ServiceTeacher(SentenceTeacher):
         self.price: float | None = given.pop("price", None)
         self.answers: Answers | None = None
         self._stop = threading.Event()
-        self._prompt = prompt or ""
+        self.prompt = prompt or ""
         self._endpoint = Endpoint(
             **given, rate_limit=rate_limit, connections=concurrency, where=name, wait=self._stop.wait
         )
-        self._probe, self._asked, self._unread = self._prompt + probe, 0, 0
+        self._probe, self._asked, self._unread = self.prompt + probe, 0, 0
         self._counting = threading.Lock()
         seen = self._endpoint.probe(self._probe)
         self.card = TeacherCard(
@@ -102,7 +103,7 @@ class ServiceTeacher(SentenceTeacher):
                 given["model"],
                 given.get("dimensions"),
                 given.get("extra"),
-                self._prompt,
+                self.prompt,
                 seen.shape[1],
             ),
             width=int(seen.shape[1]),
@@ -110,7 +111,7 @@ class ServiceTeacher(SentenceTeacher):
             normalized=bool(abs(float(np.linalg.norm(seen[0])) - 1) < 1e-3),
         )
 
-    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """Pairs (positions int64 [b], vectors float32 [b, D]) as answers come, those first that were kept.
 
         Raises:
@@ -132,37 +133,40 @@ class ServiceTeacher(SentenceTeacher):
         """float32 [n, D], the texts beside each other as far as one request may hold them; NaN for what it refuses."""
         vectors = np.zeros((len(texts), self.card.width), np.float32)
         for rows in self._batches(texts, np.arange(len(texts))):
-            asked = [self._prompt + texts[int(row)] for row in rows]
+            asked = [self.prompt + texts[int(row)] for row in rows]
             vectors[rows] = self._endpoint.embed(asked, refused=lambda _: None)
         return vectors
 
-    def rendered(self, text: str) -> tuple[str, int]:
-        """What the service is given; its tokens cannot be counted here (0)."""
-        return self._prompt + text, 0
-
     def kept(self, rows: int) -> None:
-        """The store has the first so many rows of what `stream` gave since it has its `answers`."""
         if self.answers is not None:
             self.answers.kept(rows)
 
-    def cost(self, texts: Sequence[str], items: int) -> tuple[int, float, float | None]:
-        """Requests, tokens and price of `items` texts like these, by estimate; price None where it is unknown."""
-        each = self._endpoint.estimated_tokens([self._prompt + text for text in texts]) / max(len(texts), 1)
+    @contextmanager
+    def keeping(self, folder: Path) -> Iterator[Callable[[Iterable[str]], None]]:
+        with Answers(folder, self.card.fingerprint, self.card.width) as answers:
+            self.answers = answers
+            try:
+                yield lambda texts: answers.all_kept(map(self.key, texts) if answers.left else ())
+            finally:
+                self.answers = None
+
+    def cost(self, texts: Sequence[str], items: int) -> Cost:
+        """What `items` texts like these will cost, by estimate."""
+        each = self._endpoint.estimated_tokens([self.prompt + text for text in texts]) / max(len(texts), 1)
         most = max(
             1, min(self._batch_size, int(self._most_tokens / each) if math.isfinite(self._most_tokens) else items)
         )
-        price = None if self.price is None else self.price * each * items / 1e6
-        return math.ceil(items / most), each * items, price
+        return Cost(math.ceil(items / most), each * items, self.price)
 
     def key(self, text: str) -> bytes:
         """Of a text's answer among `answers`."""
-        return hashlib.blake2b((self._prompt + text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        return hashlib.blake2b((self.prompt + text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
     def _batches(self, texts: Sequence[str], rows: np.ndarray) -> Iterator[np.ndarray]:
         batch: list[int] = []
         tokens = 0.0
         for row in rows.tolist():
-            more = self._endpoint.estimated_tokens([self._prompt + texts[row]])
+            more = self._endpoint.estimated_tokens([self.prompt + texts[row]])
             if batch and (len(batch) == self._batch_size or tokens + more > self._most_tokens):
                 yield np.array(batch)
                 batch, tokens = [], 0.0
@@ -180,7 +184,7 @@ class ServiceTeacher(SentenceTeacher):
             try:
                 asked = [texts[int(row)] for row in rows]
                 came = None if self.answers is None else functools.partial(self._keep_half, keeping)
-                prompted = [self._prompt + text for text in asked]
+                prompted = [self.prompt + text for text in asked]
                 with self._counting:
                     self._asked += len(rows)
                 vectors = self._endpoint.embed(prompted, came, self._refused)
@@ -241,7 +245,7 @@ class ServiceTeacher(SentenceTeacher):
 
     def _keep_half(self, keeping: threading.Lock, read: Sequence[str], vectors: np.ndarray) -> None:
         """Keep what came of a request that failed in its other half; nobody is given it now."""
-        texts = [text.removeprefix(self._prompt) for text in read]
+        texts = [text.removeprefix(self.prompt) for text in read]
         with keeping:
             if self.answers is not None:
                 self._keep(self.answers, texts, vectors)

@@ -6,9 +6,9 @@ import contextlib
 import copy
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -23,12 +23,15 @@ from distilvec.modules.pipeline import PoolingChoice, read_plainly, set_length, 
 from distilvec.modules.promised_tokens import tokens_put
 from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.modules.text_ids import id_count
-from distilvec.teachers.base import SentenceTeacher
+from distilvec.teachers.base import Capabilities, Teacher
 from distilvec.teachers.cards import TeacherCard, bytes_of, describe_folder, fingerprint, hash_files, licence_of
 from distilvec.teachers.encoding import Batch, cut_batches, in_room, prepared_batches, stream_batches
 from distilvec.teachers.observing import Observer, followed
 from distilvec.teachers.padding import quick_tokens
 from distilvec.teachers.signals import NOTHING, TeacherSignals, Wanted
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 logger = logging.getLogger(__name__)
 
@@ -38,21 +41,16 @@ BUDGET = {"cpu": 1024, "mps": 8192, "cuda": 32768}
 _CHARACTERS_PER_TOKEN = 4
 
 
-class TextTeacher(SentenceTeacher):
+class TextTeacher(Teacher):
     """A frozen text model with its own prompt, pooling, normalisation and maximum length.
 
     Attributes:
-        card: who it is.
-        model: the `SentenceTransformer`.
-        prompts: the prompts that the model brings, by name.
-        prompt_chosen: whether a prompt (or none) was asked for, rather than left to the model's default.
         sides: what the model itself puts before a "query" and a "document"; empty where a text of the caller's own
             stands before all.
-        head: of the task that it was fine-tuned on, None without one.
-        tokens: its quick tokenizer, None where only the model's own `preprocess` knows how.
-        assumed_pooling: whether neither the folder nor the caller says anything about pooling, so that it was chosen by
-            the kind of model.
     """
+
+    can = Capabilities(local=True)
+    model: SentenceTransformer
 
     def __init__(
         self,
@@ -112,7 +110,6 @@ class TextTeacher(SentenceTeacher):
         self.card = self._make_card(name, str(model), folder, dtype_name, beside)
 
     def rest(self) -> None:
-        """Leave the memory of a GPU to others; asked again, the model goes back there by itself."""
         if self.device.type != "cpu":
             self.model.to("cpu")
             if self.device.type == "cuda":
@@ -120,11 +117,10 @@ class TextTeacher(SentenceTeacher):
 
     @torch.inference_mode(False)  # what moves within it are tensors that nothing else may use
     def wake(self) -> None:
-        """Bring the model back to its device, where it rests elsewhere."""
         if self.model.device.type != self.device.type:
             self.model.to(self.device)
 
-    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """Pairs (positions int64 [b], vectors float32 [b, D]) until every text was given once, longest first."""
         yield from stream_batches(texts, self._prepare, self._forward, self._too_large)
 
@@ -157,23 +153,20 @@ class TextTeacher(SentenceTeacher):
         return Observer(self.model, self.prompt, self.head)
 
     @property
-    def classes(self) -> int | None:  # type: ignore[override]
+    def classes(self) -> int | None:
         """C, where it was fine-tuned to tell classes of single inputs apart."""
         return None if self.head is None or self.head.encoding == "separate" else self.head.classes
 
     @property
-    def hidden(self) -> int | None:  # type: ignore[override]
-        """Width of its token states."""
+    def hidden(self) -> int | None:
         return self.observer.hidden
 
     @property
-    def causal(self) -> bool:  # type: ignore[override]
-        """Whether its tokens see only those before them."""
+    def causal(self) -> bool:
         return self.observer.causal
 
     @functools.cached_property
-    def final_norm(self) -> bool:  # type: ignore[override]
-        """Whether its last states have passed a norm after the last block, as those of decoders and ModernBERT."""
+    def final_norm(self) -> bool:
         self.wake()
         features = {key: self._move(value) for key, value in self._preprocess(["A probe."]).items()}
         with self._autocast():
@@ -197,15 +190,12 @@ class TextTeacher(SentenceTeacher):
         return [str(token or "") for token in tokenizer.convert_ids_to_tokens(range(id_count(tokenizer)))]
 
     def has_side(self, side: str) -> bool:
-        """Whether it reads a "query" or a "document" with another prompt of its own than texts as such."""
         return self.sides.get(side, self.prompt) != self.prompt
 
     def encode_query(self, texts: Sequence[str]) -> np.ndarray:
-        """float32 [n, D] of search queries, with the model's own prompt for them where it has one."""
         return self._on_side("query").encode(texts)
 
     def encode_document(self, texts: Sequence[str]) -> np.ndarray:
-        """float32 [n, D] of documents to be found, with the model's own prompt for them where it has one."""
         return self._on_side("document").encode(texts)
 
     def _on_side(self, side: str) -> TextTeacher:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from distilvec.corpus.readers import table_and_column
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import scratch, spilled
 from distilvec.kinds.base import find_kind
-from distilvec.teachers.base import SentenceTeacher
+from distilvec.teachers.base import Capabilities, Teacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 from distilvec.teachers.vector_files import check_rows, open_vectors, read_keys, read_texts
 
@@ -26,12 +26,14 @@ _NOTHING = b""  # what numpy makes of a key of zeros
 _NORM_SAMPLE = 256
 
 
-class VectorsTeacher(SentenceTeacher):
+class VectorsTeacher(Teacher):
     """Vectors made elsewhere. `has` tells which texts it knows; `encode` gives NaN for the others.
 
     Attributes:
         card: who it is. Its fingerprint covers all vectors and keys.
     """
+
+    can = Capabilities(made=True)
 
     def __init__(
         self,
@@ -127,7 +129,7 @@ class VectorsTeacher(SentenceTeacher):
         """bool [n]: whether there is a vector for each text; a row of nothing but NaN is none."""
         return self._known(self._rows(texts))
 
-    def stream(self, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """Pairs (positions int64 [b], vectors float32 [b, D]) in the order of the texts; NaN where there is none.
 
         Raises:
@@ -148,10 +150,6 @@ class VectorsTeacher(SentenceTeacher):
                     remedy="Where there is no vector, leave out row and text, or let the whole row be NaN.",
                 )
             yield np.arange(start, start + len(chunk)), vectors
-
-    def rendered(self, text: str) -> tuple[str, int]:
-        """The text itself; nothing is known of what was made of it (0 tokens)."""
-        return text, 0
 
     def _rows(self, texts: Sequence[str]) -> np.ndarray:
         """int64 [n] row of each text, -1 where there is none."""

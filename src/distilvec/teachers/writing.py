@@ -76,16 +76,14 @@ class WritingTeacher(TextTeacher):
 
     @functools.cached_property
     def pieces(self) -> Pieces:
-        """The entries of its tokenizer."""
         return pieces_of(self.writer.tokenizer)
 
     @property
     def output_head(self) -> Tensor:
-        """float32 [entries, H], the map from its last states to logits of the next token."""
         return self.writer.head.weight.detach().float().cpu()
 
     @property
-    def final_norm(self) -> bool:  # type: ignore[override]
+    def final_norm(self) -> bool:
         """Its last states are those that its logits are made of."""
         return True
 

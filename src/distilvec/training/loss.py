@@ -299,8 +299,8 @@ def _sample(
 def _open_method(method: str | type[Method] | Mapping[str, Any] | Method) -> Method:
     if isinstance(method, Method):
         return method
-    entries = method if isinstance(method, Sequence) and not isinstance(method, str) else [method]
-    entries = [dict(each) if isinstance(each, Mapping) else {"name": each} for each in entries]
+    given: Sequence[Any] = method if isinstance(method, Sequence) and not isinstance(method, str) else [method]
+    entries = [dict(each) if isinstance(each, Mapping) else {"name": each} for each in given]
     if any("name" not in entry for entry in entries):
         raise DistilvecError('the method needs a "name"', where="DistillationLoss")
     names = [entry["name"] for entry in entries]

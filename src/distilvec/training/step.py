@@ -274,7 +274,8 @@ def check_caching(
 def hand_out_next_tokens(student: SentenceTransformer, wanted: bool) -> None:
     """Let a student that has logits of the next token leave them among its extras, where a method wants them."""
     if token_head(student) is not None:
-        student[0].next_logits = wanted
+        first: Any = student[0]
+        first.next_logits = wanted
 
 
 def describe(info: StudentInfo, task: Task | None) -> StudentInfo:

@@ -91,12 +91,11 @@ def measure_rates(recipe: Recipe, sample: Corpus, whole: Corpus) -> Rates:
     parts: list[tuple[int, str]] = []
     machine = ""
     for section, each in zip(recipe.teachers, taught, strict=True):
-        card = each.teacher.card
-        if card.kind != "vectors":
+        if not each.teacher.can.made:
             seconds += 1 / _teaching_rate(each, texts)
             here = machine_of(each.teacher)
             machine = f"{here['machine']}, {here['device']}, {here['threads']} threads"
-        parts.append(_stored(card.width, section.storage))
+        parts.append(_stored(each.teacher.card.width, section.storage))
     if teachers.combined is not None:  # a store of its own, next to theirs
         parts.append(_stored(teachers.combined.width, recipe.teachers[0].storage))
     if not seconds:
@@ -113,7 +112,7 @@ def measure_rates(recipe: Recipe, sample: Corpus, whole: Corpus) -> Rates:
 def _teaching_rate(taught: Taught, texts: list[str]) -> float:
     """Texts per second. A function may be paid for each text, and is asked for none twice that was just taught."""
     teacher, filled = taught.teacher, taught.filled
-    if teacher.card.kind != "callable":
+    if not teacher.can.paid:
         return float(speed(teacher, texts, singles=1, seconds=SECONDS)["texts_per_second"])
     if filled.taught >= FEWEST_TIMED:
         return filled.taught / max(filled.seconds, 1e-9)

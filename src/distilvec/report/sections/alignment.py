@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from distilvec.alignment.drawing import DrawnText, align_text, alignment_figure
 from distilvec.alignment.loading import unlimited
@@ -27,7 +27,7 @@ class Alignment(Data):
         asked = next((each for each in outcome.taught if each.wanted.alignment), None)
         if asked is None or outcome.trained is None:
             return None
-        models = (outcome.shipped, asked.teacher.model)  # type: ignore[attr-defined]
+        models: list[Any] = [outcome.shipped, asked.teacher.model]  # that aligns tokens, so it has one
         tokenizers = [unlimited(model.tokenizer.backend_tokenizer) for model in models]
         mode = next((each for each in asked.wanted.alignment if each != ENDS), "strict")
         drawn = align_text(split_pair(example_text(outcome.corpus)), tokenizers[0], tokenizers[1], mode)

@@ -186,7 +186,7 @@ def _shown(card: TeacherCard) -> TeacherCard:
 def _teacher(taught: Taught) -> TeacherFacts:
     return TeacherFacts(
         card=_shown(taught.teacher.card),
-        pooler=_unused_pooler(getattr(taught.teacher, "model", None)),
+        pooler=_unused_pooler(taught.teacher.model),
         storage=taught.store.dtype,
         token_states=_token_states(Path(taught.store.path)),
         examples=[example.rendered for example in taught.seen.examples],

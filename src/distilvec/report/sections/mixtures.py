@@ -14,7 +14,6 @@ from distilvec.judging.geometry import mixture_geometry
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.routing import mixtures
 from distilvec.report.sections.base import Block, Data, Outcome, Part, table
-from distilvec.teachers.text import TextTeacher
 
 MIXTURE_TEXTS, FEWEST = 200, 20
 
@@ -52,14 +51,14 @@ class Mixtures(Data):
         corpus = outcome.corpus
         rows = np.asarray(corpus.holdout_rows if len(corpus.holdout_rows) >= FEWEST else corpus.train_rows)
         rows = rows[evenly_spaced(len(rows), MIXTURE_TEXTS)]
-        teachers = [each.teacher for each in outcome.taught if isinstance(each.teacher, TextTeacher)]
+        teachers = [each.teacher for each in outcome.taught]
         for each in teachers:
             each.wake()
         models = [(each.card.name, each.model, each.prompt, corpus.teacher_texts) for each in teachers]
         layers = []
         for name, model, prompt, read in [*models, (TRAINED, outcome.trained, None, corpus.texts)]:
-            transformer = find_transformer(model)
-            if transformer is None or not mixtures(transformer.model):
+            transformer = None if model is None else find_transformer(model)
+            if model is None or transformer is None or not mixtures(transformer.model):
                 continue  # its corpus may hold no texts
             for found in mixture_geometry(model, read(rows), prompt=prompt)[1:]:
                 medians = {"norm_ratio": found.norm_ratio.median, "angle": found.angle.median}

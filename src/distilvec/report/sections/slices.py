@@ -24,7 +24,7 @@ class Slices(Data):
         teacher, student = outcome.vectors(outcome.teacher_name), outcome.vectors(TRAINED)
         if first is None or teacher is None or student is None:
             return None
-        tokenizers = [getattr(m, "tokenizer", None) for m in (outcome.shipped, getattr(first.teacher, "model", None))]
+        tokenizers = [getattr(model, "tokenizer", None) for model in (outcome.shipped, first.teacher.model)]
         found = slices(item_masks(outcome.corpus, outcome.held_out, *tokenizers), teacher, student)
         made = {} if section is None else section.model_dump(mode="json")
         return cls(slices=found, remedies=remedies(found, made)) if found else None
