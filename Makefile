@@ -50,7 +50,7 @@ docs: venv
 	$(BIN)/mkdocs build --strict
 
 experiments: venv
-	$(BIN)/python experiments/run_all.py
+	$(BIN)/python -m experiments.run_all
 
 benchmarks: venv
 	$(BIN)/python benchmarks/run_all.py

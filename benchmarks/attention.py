@@ -4,7 +4,7 @@
     python benchmarks/attention.py --lengths 16 64 --batches 64
 
 A step is one forward and backward pass with the loss of the pooled vector and of the token states, on texts of one
-length; the fastest of five, all ways in turns. The student is the quarter of experiments/quarter.py (four blocks, 384
+length; the fastest of five, all ways in turns. The student is the quarter of experiments/quarter (four blocks, 384
 wide, twelve heads of 32), and one of three heads. "compiled" is plain (eager) attention in a network compiled with open
 shapes, as `torch_compile: true` does it. Which of sdpa and eager a training takes is measured anew by the trainer
 (`distilvec.training.attention`), on the machine and the texts at hand. Results: benchmarks/results/attention.json, .md.

@@ -54,8 +54,8 @@ def real(queries: int, documents: int, work: Path) -> tuple[np.ndarray, np.ndarr
     if not file.exists():
         import gzip
 
-        sys.path.append(str(Path(__file__).parent.parent / "experiments"))
-        from common import shared
+        sys.path.append(str(Path(__file__).parent.parent))
+        from experiments.harness.script import shared
 
         from distilvec.flow.demo import demo_teacher
         from distilvec.teachers import load_teacher

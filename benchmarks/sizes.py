@@ -2,7 +2,7 @@
 
     python benchmarks/sizes.py [--texts 512] [--rounds 5]
 
-Models: all-MiniLM-L6-v2; the shapes of experiments/quarter.py; two layers of the teacher with 5,000 word pieces, which
+Models: all-MiniLM-L6-v2; the shapes of experiments/quarter; two layers of the teacher with 5,000 word pieces, which
 was the shape before; a static table. All untrained: speed depends on shapes and tokenizers, not on what weights say.
 Each is saved as it ships and opened again: by plain sentence-transformers in float32, as exported ONNX in float32 and
 int8. All take turns in every round, in alternating order, so that a busy machine slows them alike; the median over
@@ -35,8 +35,8 @@ from distilvec.judging import speed
 from distilvec.modules.blocks import parameters
 from distilvec.students import ship, shrink, static
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "experiments"))
-from quarter_shapes import SIZES
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from experiments.quarter.shapes import SIZES
 
 TEACHER, BEFORE = "all-MiniLM-L6-v2", "two layers, 5,000 pieces"
 POSITIONS = 256

@@ -1,6 +1,6 @@
 """Fill the templates in docs/figures/ with figures of the committed results.
 
-A template is Markdown with Jinja expressions. `rows("talas_table/table.md", "Student bpe")` gives the rows of the
+A template is Markdown with Jinja expressions. `rows("talas/table.md", "Student bpe")` gives the rows of the
 tables below that heading (its end is enough) of a result page in experiments/results, or in benchmarks/results with
 `benchmarks/` in front; the experiments write these pages from their JSON. `rows(...)[label][column]` is a `Number`,
 which prints with one decimal. `falling` checks the order that the words around a figure claim, so that no sentence
@@ -24,6 +24,8 @@ from typing import Any
 import jinja2
 
 ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # docs/generate.py is run as a file
+    sys.path.append(str(ROOT))
 TEMPLATES = ROOT / "docs/figures"
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
 
@@ -142,7 +144,7 @@ def record(experiment: str, name: str) -> dict[str, Any]:
 
 def options(experiment: str, name: str) -> dict[str, Any]:
     """What made a committed result."""
-    from records import RESULTS, read_records
+    from experiments.harness.records import RESULTS, read_records
 
     found = (each for each in read_records(RESULTS / experiment / "results.jsonl") if each["name"] == name)
     chosen: dict[str, Any] = next(found)["options"]
@@ -152,9 +154,7 @@ def options(experiment: str, name: str) -> dict[str, Any]:
 @cache
 def records(experiment: str) -> dict[str, dict[str, Any]]:
     """All committed results of an experiment."""
-    if str(ROOT / "experiments") not in sys.path:
-        sys.path.append(str(ROOT / "experiments"))
-    from records import committed
+    from experiments.harness.records import committed
 
     return committed(experiment)
 

@@ -31,8 +31,8 @@ MARK = re.compile(r"(<!-- generated: ([^>]+?) -->\n).*?(<!-- /generated -->)", r
 YAML_MARK = re.compile(r"( *# generated: (\w+)\n).*?( *# /generated)", re.DOTALL)
 #: Committed tables: pattern of the titles and sections to show, and methods that go by another name there.
 MEASURED: dict[str, tuple[str, dict[str, str]]] = {
-    "headline/headline.md": (".*other methods", {}),
-    "talas_table/table.md": (".*", {}),
+    "headline/table.md": (".*other methods", {}),
+    "talas/table.md": (".*", {}),
     "cross_tokenizer/table.md": (".*", {}),
     "many_text/table.md": (".*Corpus", {}),
     "images/table.md": (
@@ -141,12 +141,12 @@ def measured(method: str) -> str:
 
 
 def claims_table(paper: str) -> str:
-    """The section of a paper in experiments/CLAIMS.md."""
-    _, _, rest = (ROOT / "experiments/CLAIMS.md").read_text(encoding="utf-8").partition(f"\n## {paper}\n")
+    """The section of a paper in experiments/claims/CLAIMS.md."""
+    _, _, rest = (ROOT / "experiments/claims/CLAIMS.md").read_text(encoding="utf-8").partition(f"\n## {paper}\n")
     if not rest:
-        raise SystemExit(f"experiments/CLAIMS.md has no section {paper}")
+        raise SystemExit(f"experiments/claims/CLAIMS.md has no section {paper}")
     section = rest.partition("\n## ")[0].strip()
-    return f"{section}\n\nThe rules and the students are those of `experiments/CLAIMS.md`."
+    return f"{section}\n\nThe rules and the students are those of `experiments/claims/CLAIMS.md`."
 
 
 def commands_table() -> str:

@@ -1,4 +1,4 @@
-"""Committed results of experiments, written for tests, and their modules by plain names."""
+"""Committed results of experiments, written for tests, and their modules."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
 @contextmanager
 def experiments(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
-    """Imports a part of the experiments afresh, by its plain name, as the scripts do."""
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
-    neighbours = {file.stem for file in EXPERIMENTS.glob("*.py")}
-    for name in neighbours & set(sys.modules):
+    """Imports modules of the experiments afresh ("talas.run"): they look for their folders when they are imported."""
+    for name in _imported():
         monkeypatch.delitem(sys.modules, name)
-    yield importlib.import_module
-    for name in neighbours & set(sys.modules):
+    yield lambda name: importlib.import_module(f"experiments.{name}")
+    for name in _imported():
         del sys.modules[name]
+
+
+def _imported() -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] == "experiments"]
 
 
 def write(results: Path, experiment: str, name: str, result: dict[str, Any], **options: Any) -> None:

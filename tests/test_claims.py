@@ -1,4 +1,4 @@
-"""experiments/claims.py: verdicts follow from the files, by the rules."""
+"""experiments/claims: verdicts follow from the files, by the rules."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def results(tmp_path: Path) -> Path:
     }
     for row, (values, step) in rows.items():
         for seed in range(3):
-            write(tmp_path, "talas_table", f"bpe/{row}-{seed}", scored({k: v + seed * step for k, v in values.items()}))
-    write(tmp_path, "talas_table", "bpe/jasper_stella-0", scored(level(0.40, 0.01, 0.02)))
-    write(tmp_path, "talas_table", "bpe/references", {"models": {"untrained student": scored(level(0.5, 0.01, 0.0))}})
-    write(tmp_path, "talas_table", "teacher", {"models": {"teacher": scored(level(0.8, 0.02, 0.03))}})
+            write(tmp_path, "talas", f"bpe/{row}-{seed}", scored({k: v + seed * step for k, v in values.items()}))
+    write(tmp_path, "talas", "bpe/jasper_stella-0", scored(level(0.40, 0.01, 0.02)))
+    write(tmp_path, "talas", "bpe/references", {"models": {"untrained student": scored(level(0.5, 0.01, 0.0))}})
+    write(tmp_path, "talas", "teacher", {"models": {"teacher": scored(level(0.8, 0.02, 0.03))}})
     return tmp_path
 
 
 def found_in(part: Callable[[str], Any], results: Path) -> dict[tuple[str, str, str, str], Any]:
     """(first row, second row, student, form) -> finding, of all claims."""
-    claims = part("claims")
+    claims = part("claims.run")
     return {
         (*(claim.forms[form] or ("", "")), student, form): finding
         for claim, student, forms in claims.findings(results, results)
@@ -93,12 +93,12 @@ def test_verdicts_follow_from_the_files(results: Path, part: Callable[[str], Any
 def test_a_row_below_its_start_is_withdrawn_with_those_that_have_its_rate(
     results: Path, part: Callable[[str], Any]
 ) -> None:
-    compared, claims = part("compared"), part("claims")
-    setting = compared.setting("bpe", results)
+    claims = part("claims.run")
+    setting = claims.setting("bpe", results)
     assert [setting.fallen(row) for row in ("talas", "untrained student", "teacher")] == ["", "", ""]
     for seed in range(3):
-        write(results, "talas_table", f"bpe/talas-{seed}", scored(level(0.49 + seed / 1000)))
-    setting = compared.setting("bpe", results)
+        write(results, "talas", f"bpe/talas-{seed}", scored(level(0.49 + seed / 1000)))
+    setting = claims.setting("bpe", results)
     assert setting.fallen("talas") == "`talas` ended at 49.10, the untrained student has 50.60"
     assert setting.fallen("talas+asam") == f"{setting.fallen('talas')}, and `talas+asam` has its rate"
     page = "\n".join(claims.withdrawn(results))
@@ -106,7 +106,7 @@ def test_a_row_below_its_start_is_withdrawn_with_those_that_have_its_rate(
 
 
 def test_a_rate_at_the_end_of_the_grid_is_named(results: Path, part: Callable[[str], Any]) -> None:
-    compared, rates = part("compared"), part("rates")
+    claims, rates = part("claims.run"), part("harness.rates")
     assert [rates.at_an_end(each) for each in ({}, {1: 0.5}, {1: 0.5, 2: 0.6, 3: 0.5}, {1: 0.6, 2: 0.6, 3: 0.5})] == [
         False,
         True,
@@ -114,30 +114,30 @@ def test_a_rate_at_the_end_of_the_grid_is_named(results: Path, part: Callable[[s
         True,
     ]
     for lr, score in ((1e-4, 0.5), (3e-4, 0.6), (1e-3, 0.7)):
-        write(results, "talas_table", f"bpe/tuning/talas-{lr}", {"row": "talas", "lr": lr, "validation": score})
+        write(results, "talas", f"bpe/tuning/talas-{lr}", {"row": "talas", "lr": lr, "validation": score})
         write(
             results,
-            "talas_table",
+            "talas",
             f"bpe/tuning/simcse-{lr}",
             {"row": "simcse", "lr": lr, "validation": -abs(lr - 3e-4)},
         )
-    found = compared.compare(compared.setting("bpe", results), "talas+asam", "simcse")
+    found = claims.compare(claims.setting("bpe", results), "talas+asam", "simcse")
     assert found.basis == "5 sets, 3 seeds; rate at the end of the grid: talas"
 
 
 def test_a_mixture_whose_router_is_even_has_no_verdict(tmp_path: Path, part: Callable[[str], Any]) -> None:
-    table = part("mixture_table")
+    table = part("mixtures.table")
     for start, mass in ((0, 0.27), (1, 0.29)):
         whole = {"mass": {"median": mass}}
         write(tmp_path, "mixtures", f"{start}/geometry", {"mixtures": [whole, {}]})
-    rows = part("records").committed("mixtures", tmp_path)
+    rows = part("harness.records").committed("mixtures", tmp_path)
     assert table.premise(rows).endswith("two active experts have 0.28 of its mass, an even one gives 0.25")
     assert table.premise({"0/geometry": {"mixtures": [{"mass": {"median": 0.6}}]}}) == ""
 
 
 def test_sets_and_seeds_are_the_unit_not_their_runs(part: Callable[[str], Any]) -> None:
     """Two sets of three seeds: as six independent runs the difference would stand out."""
-    judge = part("verdicts").judge
+    judge = part("harness.verdicts").judge
     runs = {"one": {0: 1.0, 1: 1.1, 2: 0.9}, "two": {0: 3.0, 1: 3.1, 2: 2.9}}
     found = judge("better", runs)
     assert found.verdict == "open"
@@ -147,7 +147,7 @@ def test_sets_and_seeds_are_the_unit_not_their_runs(part: Callable[[str], Any]) 
 
 
 def test_what_is_needed_for_a_verdict(part: Callable[[str], Any]) -> None:
-    judge = part("verdicts").judge
+    judge = part("harness.verdicts").judge
     three = {0: 1.0, 1: 1.1, 2: 1.2}
     sets = {"a": three, "b": three, "c": {0: 1.05, 1: 1.1, 2: 1.2}}
     assert judge("better", sets).verdict == "holds"
@@ -163,7 +163,7 @@ def test_what_is_needed_for_a_verdict(part: Callable[[str], Any]) -> None:
 
 
 def test_holm_corrects_over_a_family(part: Callable[[str], Any]) -> None:
-    verdicts = part("verdicts")
+    verdicts = part("harness.verdicts")
     family = [verdicts.Finding("open", 1.0, p=p) for p in (0.04, 0.01, 0.03)] + [verdicts.untested("")]
     assert [each.holm for each in verdicts.holm(family)] == [pytest.approx(0.06), pytest.approx(0.03), 0.06, None]
 
@@ -176,10 +176,10 @@ def labelled(results: Path, name: str, row: str, lr: float, seed: int, validatio
 
 
 def test_labelled_runs_are_paired_at_the_chosen_rate(tmp_path: Path, part: Callable[[str], Any]) -> None:
-    compared = part("compared")
+    claims = part("claims.run")
 
     def compare(first: str, second: str, student: str = "labelled") -> Any:
-        return compared.compare(compared.setting(student, tmp_path), first, second)
+        return claims.compare(claims.setting(student, tmp_path), first, second)
 
     assert compare("emo", "emo without ira").verdict == "not tested"
     labelled(tmp_path, "sick", "emo", 1e-3, 0, 0.5, 0.9)  # better on test data, worse on validation data: not chosen
@@ -197,7 +197,7 @@ def test_labelled_runs_are_paired_at_the_chosen_rate(tmp_path: Path, part: Calla
 def test_a_verdict_stands_without_the_sets_that_options_were_chosen_on(
     tmp_path: Path, part: Callable[[str], Any]
 ) -> None:
-    compared = part("compared")
+    claims = part("claims.run")
     gains = {"banking77": 0.05, "stsb_separate": 0.06, "sick": 0.04, "mrpc": 0.045, "sst2": 0.055}
 
     def compare(gains: dict[str, float], results: Path) -> Any:
@@ -205,7 +205,7 @@ def test_a_verdict_stands_without_the_sets_that_options_were_chosen_on(
             for seed in range(3):
                 labelled(results, name, "emo", 1e-4, seed, 0.6, 0.7 + gain + 0.001 * seed)
                 labelled(results, name, "sft", 1e-4, seed, 0.6, 0.7)
-        return compared.compare(compared.setting("labelled", results), "emo", "sft")
+        return claims.compare(claims.setting("labelled", results), "emo", "sft")
 
     both = compare(gains, tmp_path / "both")
     assert both.verdict == "holds" and both.value == pytest.approx(5.1)
@@ -219,30 +219,32 @@ def test_a_rival_that_answers_the_same_to_everything_has_no_verdict(tmp_path: Pa
         for name, theirs in (("sst2", 0.5), ("sick", 0.6), ("mrpc", 0.61)):
             labelled(tmp_path, name, "emo", 1e-4, seed, 0.6, 0.7 + seed / 100)
             labelled(tmp_path, name, "uld", 1e-4, seed, 0.6, theirs)
-    compared = part("compared")
-    found = compared.compare(compared.setting("labelled", tmp_path), "emo", "uld")
+    claims = part("claims.run")
+    found = claims.compare(claims.setting("labelled", tmp_path), "emo", "uld")
     assert (found.verdict, found.why, found.p) == ("not tested", "uld did not train on sst2", None)
     assert found.value == pytest.approx(10.5) and found.basis.startswith("2 sets, 3 seeds")
 
 
 def test_a_gate_that_leaves_one_expert_is_named(part: Callable[[str], Any]) -> None:
-    table = part("cross_table")
+    table = part("talas.table")
     gate = {"term/gate_cosine": 0.2, "term/gate_contrast": 0.02, "term/gate_margin": 0.78, "term/gate_entropy": 0.6}
     rows = {f"sick/{name}-0": {"row": name, "last_terms": gate} for name in ("distillmoe paper", "distillmoe")}
     rows["sick/distillmoe-1"] = {"row": "distillmoe", "last_terms": {**gate, "term/gate_margin": 0.4}}
-    assert table.one_expert(rows, "distillmoe paper", "") == [
+    assert table.one_expert(rows.values(), "distillmoe paper") == [
         ("one expert has the gate", "distillmoe paper (0.78 to 0.78)")
     ]
-    assert table.one_expert(rows, "distillmoe", "") == table.one_expert(rows, "emo", "") == []
+    assert table.one_expert(rows.values(), "distillmoe") == table.one_expert(rows.values(), "emo") == []
 
 
 def test_each_form_of_a_method_has_rows_of_its_own(part: Callable[[str], Any]) -> None:
-    (claim,) = (each for each in part("claimed").CLAIMS if each.text == "EMO is ahead of DSKD" and each.paper == "EMO")
+    (claim,) = (
+        each for each in part("claims.claimed").CLAIMS if each.text == "EMO is ahead of DSKD" and each.paper == "EMO"
+    )
     assert claim.forms == {PUBLISHED: ("emo paper", "dskd"), OURS: ("emo", "dskd")}
 
 
 def test_figures_of_the_papers_say_which_pair_is_reversed(part: Callable[[str], Any]) -> None:
-    claim = part("claimed").CLAIMS[0]
+    claim = part("claims.claimed").CLAIMS[0]
     figures = {
         "74.79/72.30; 76.55/74.79": "74.79 > 72.30; 76.55 > 74.79",
         "73.97/71.99; 76.13/76.17": "73.97 > 71.99; 76.13 < 76.17 (reversed)",
@@ -255,14 +257,14 @@ def test_figures_of_the_papers_say_which_pair_is_reversed(part: Callable[[str], 
 
 
 def test_columns_of_one_file_are_one_set(tmp_path: Path, part: Callable[[str], Any]) -> None:
-    compared = part("compared")
+    claims = part("claims.run")
     columns = {f"{file} {i}": 0.001 * i for i in range(4) for file in ("bbbp", "tox21", "bace")}
     for seed in range(3):
         for row, step in (("gaussian", 0.0), ("gaussian depth 5", 0.001)):
             tasks = {name: {"value": 0.6 + value + step + 0.0005 * seed * step} for name, value in columns.items()}
             write(tmp_path, "molecules", f"{row}-{seed}", {"seed": seed, "tasks": tasks})
-    setting = compared.setting("molecules", tmp_path)
-    found = compared.compare(setting, "gaussian", "gaussian depth 5", "AUROC", "small")
+    setting = claims.setting("molecules", tmp_path)
+    found = claims.compare(setting, "gaussian", "gaussian depth 5", "AUROC", "small")
     assert found.basis == "3 sets, 3 seeds; AUROC; one rate for all rows"
     assert found.value == pytest.approx(-0.1, abs=1e-3) and found.verdict == "holds"
 
@@ -313,7 +315,7 @@ def test_steps_are_held_against_the_published_ratio(tmp_path: Path, part: Callab
         for name, values in spread.items()
     ]
     (tmp_path / "step.json").write_text(json.dumps({"rows": rows}))
-    claims = part("claims")
+    claims = part("claims.run")
     found = {
         (claim.kind, *claim.ours): forms[OURS]
         for claim, _, forms in claims.findings(tmp_path, tmp_path)
@@ -332,7 +334,7 @@ def test_steps_are_held_against_the_published_ratio(tmp_path: Path, part: Callab
 def test_aggregations_are_compared_at_their_own_rates_within_a_group_of_tasks(
     tmp_path: Path, part: Callable[[str], Any]
 ) -> None:
-    compared, table = part("compared"), part("mixture_table")
+    claims, table = part("claims.run"), part("mixtures.table")
     for mode, gain, best in (("linear", 0.0, 2e-5), ("sba", 0.01, 1e-4)):
         for start, seed, lr in ((0, 0, 2e-5), (0, 0, 1e-4), (0, 1, best), (1, 0, best)):
             # At the rate that validation leaves aside the tests are higher: they choose nothing.
@@ -343,18 +345,18 @@ def test_aggregations_are_compared_at_their_own_rates_within_a_group_of_tasks(
             validation = {t: {"value": 0.5 + 0.1 * chosen} for t in ("stsb", "mrpc", "banking77")}
             row = {"mode": mode, "lr": lr, "seed": seed, "tasks": tasks, "validation": validation}
             write(tmp_path, "mixtures", f"{start}/{mode}, {lr:g}-{seed}", row)
-    setting = compared.setting("mixtures", tmp_path)
-    found = compared.compare(setting, "sba", "linear", "similarity")
+    setting = claims.setting("mixtures", tmp_path)
+    found = claims.compare(setting, "sba", "linear", "similarity")
     assert found.value == pytest.approx(1.0, abs=0.01)
     assert found.basis == "3 sets, 3 seeds; similarity"
     assert found.verdict == "holds"
-    assert compared.compare(setting, "sba", "linear", "clustering").basis.startswith("2 sets, 3 seeds")
-    assert compared.compare(setting, "sba", "unit", "clustering").verdict == "not tested"
+    assert claims.compare(setting, "sba", "linear", "clustering").basis.startswith("2 sets, 3 seeds")
+    assert claims.compare(setting, "sba", "unit", "clustering").verdict == "not tested"
 
 
 def of_kind(part: Callable[[str], Any], results: Path, kind: str) -> list[tuple[str, str, Any]]:
     """The figures of the papers, places and findings of the claims of a kind."""
-    found = part("claims").findings(results, results)
+    found = part("claims.run").findings(results, results)
     return [
         (claim.theirs, claim.where, forms[PUBLISHED if claim.published else OURS])
         for claim, _, forms in found
@@ -421,9 +423,9 @@ def test_two_teachers_are_paired_with_one_on_the_same_set(tmp_path: Path, part: 
 
 
 def test_each_row_that_a_claim_names_can_be_run(part: Callable[[str], Any]) -> None:
-    rows, cross = part("talas_table"), part("cross_rows")
+    rows, cross = part("talas.run"), part("cross_tokenizer.rows")
     known = {*rows.ROWS, *cross.ROWS, "teacher", "untrained student"}
-    claims = [each for each in part("claimed").CLAIMS if "bpe" in each.students and each.kind in ("", "small")]
+    claims = [each for each in part("claims.claimed").CLAIMS if "bpe" in each.students and each.kind in ("", "small")]
     assert len(claims) > 30 and {name for claim in claims for name in claim.ours} <= known
     asked = {name: rows.ROWS[name] for name in rows.PARTS}
     weights = ("simcse_weight", "lasd_weight")
@@ -442,20 +444,20 @@ def test_each_row_that_a_claim_names_can_be_run(part: Callable[[str], Any]) -> N
 
 
 def test_out_of_domain_leaves_out_the_sets_of_the_corpus(results: Path, part: Callable[[str], Any]) -> None:
-    compared = part("compared")
+    claims = part("claims.run")
     first, second = "talas without simcse+asam", "talas without lasd+asam"
     for row, gain in ((first, 0.02), (second, 0.0)):
         for seed in range(3):
             values = {task: 0.6 + gain + 0.001 * seed * bool(gain) for task in ("mrpc", "sick", "sts12")}
-            write(results, "talas_table", f"bpe/{row}-{seed}", scored({**values, "stsb": 0.9 - 10 * gain, "wic": 0.9}))
-    found = compared.compare(compared.setting("bpe", results), first, second, "out of domain")
+            write(results, "talas", f"bpe/{row}-{seed}", scored({**values, "stsb": 0.9 - 10 * gain, "wic": 0.9}))
+    found = claims.compare(claims.setting("bpe", results), first, second, "out of domain")
     assert found.value == pytest.approx(2.1) and found.basis == "3 sets, 3 seeds; out of domain"
 
 
 def test_what_is_written_is_compared_at_the_rate_chosen_for_each_row(
     tmp_path: Path, part: Callable[[str], Any]
 ) -> None:
-    compared, table = part("compared"), part("writing_table")
+    claims, table = part("claims.run"), part("writing.table")
 
     def scores(value: float) -> dict[str, Any]:
         one = {"value": value, "bits_per_byte": 2 - value, "exact_match": 0.0, "sampled": value / 2}
@@ -470,32 +472,31 @@ def test_what_is_written_is_compared_at_the_rate_chosen_for_each_row(
             for seed in range(3):
                 run = {**scores(0.1 + (gain if lr == best else 0.5) + 0.001 * gain * seed), "written": written}
                 write(tmp_path, "writing", f"{row}-{lr:g}-{seed}", run)
-    setting = compared.setting("writing", tmp_path)
-    found = compared.compare(setting, "distillmoe", "sft")
+    setting = claims.setting("writing", tmp_path)
+    found = claims.compare(setting, "distillmoe", "sft")
     assert found.value == pytest.approx(2.0, abs=0.01) and found.verdict == "holds"
     assert found.basis == "7 sets, 3 seeds; rate at the end of the grid: sft"
-    assert compared.compare(setting, "teacher", "sft").value == pytest.approx(20)
-    assert compared.compare(setting, "distillmoe paper", "sft").verdict == "not tested"
-    page = table.write_page(part("records").committed("writing", tmp_path), tmp_path / "page")
+    assert claims.compare(setting, "teacher", "sft").value == pytest.approx(20)
+    assert claims.compare(setting, "distillmoe paper", "sft").verdict == "not tested"
+    page = table.write_page(part("harness.records").committed("writing", tmp_path), tmp_path / "page")
     assert "| distillmoe | 3 | 0.003 | 14.00 ± 0.00 |" in page and page.count("right: a") == len(table.SETS)
     assert "| distillmoe | +2.00 (+2.00 to +2.01) | -0.020 (-0.020 to -0.020) |" in page
 
 
 def test_the_committed_pages_are_those_of_the_committed_results(part: Callable[[str], Any]) -> None:
-    claims = part("claims")
+    claims = part("claims.run")
     found = claims.findings()
-    assert claims.page(found) == (EXPERIMENTS / "CLAIMS.md").read_text()
-    assert claims.own_page(found) == (EXPERIMENTS / "OWN.md").read_text()
-    assert claims.changes(found) == (EXPERIMENTS / "results/claims/before-and-after.md").read_text()
+    assert claims.page(found) == (EXPERIMENTS / "claims/CLAIMS.md").read_text()
+    assert claims.own_page(found) == (EXPERIMENTS / "claims/OWN.md").read_text()
     judged = [each for _, _, forms in found for each in forms.values() if each.p is not None]
     counts = [re.search(r"\b(\d+) seeds", each.basis) for each in judged]
     assert len(judged) > 100 and all(count and int(count[1]) >= 3 for count in counts)
     assert np.isfinite([each.holm for each in judged]).all()
-    assert {each.verdict for _, _, forms in found for each in forms.values()} == set(part("verdicts").VERDICTS)
+    assert {each.verdict for _, _, forms in found for each in forms.values()} == set(part("harness.verdicts").VERDICTS)
 
 
 def test_the_table_of_a_paper_has_forty_rows_at_most(part: Callable[[str], Any]) -> None:
-    found = part("claims").findings()
+    found = part("claims.run").findings()
     rows: dict[str, int] = {}
     for claim, *_ in found:
         rows[claim.paper] = rows.get(claim.paper, 0) + 1
@@ -504,11 +505,11 @@ def test_the_table_of_a_paper_has_forty_rows_at_most(part: Callable[[str], Any])
 
 
 def test_no_claim_is_listed_twice(part: Callable[[str], Any]) -> None:
-    lines = (EXPERIMENTS / "claimed.csv").read_text().splitlines()
+    lines = (EXPERIMENTS / "claims/claimed.csv").read_text().splitlines()
     assert len(set(lines)) == len(lines)
     keys = [
         (each.ours, each.published, each.students, each.part, each.kind)
-        for each in part("claimed").CLAIMS
+        for each in part("claims.claimed").CLAIMS
         if each.kind != "none"
     ]
     assert len(set(keys)) == len(keys)

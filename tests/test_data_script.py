@@ -26,7 +26,6 @@ ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "experiments" / "data"
 EXCERPTS = Path(__file__).parent / "data_excerpts"
 TRAIN = "PolyAI-LDN/task-specific-datasets/banking_data/train.csv"
-MODULES = ("formats", "get", "manifest", "networks", "other_sets", "pools", "sources", "text_sets")
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -88,20 +87,14 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def _scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    importlib.import_module("sources").PAUSE = 0.01
-    yield
-    for name in MODULES:
-        sys.modules.pop(name, None)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("experiments.data.sources"), "PAUSE", 0.01)
 
 
 @pytest.fixture
 def listed(server: Server, tmp_path: Path) -> Path:
     """A file of sources like the real one, of two sets, with the excerpts' checksums and this server."""
-    real = importlib.import_module("sources").Sources.read(SCRIPTS / "sources.toml")
+    real = importlib.import_module("experiments.data.sources").Sources.read(SCRIPTS / "sources.toml")
     lines = [f'url = "{server.address}/{{address}}/{{path}}"', f'archive = "{server.address}/{{address}}.tar.gz"']
     for name in ("task-specific-datasets", "AttExplainer"):
         part = real.repositories[name]
@@ -121,7 +114,9 @@ def listed(server: Server, tmp_path: Path) -> Path:
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
     """The manifest of what the excerpts must become."""
-    describe, pack = (getattr(importlib.import_module("formats"), name) for name in ("describe", "pack"))
+    describe, pack = (
+        getattr(importlib.import_module("experiments.data.formats"), name) for name in ("describe", "pack")
+    )
     rows = {f"data/{file.name}.gz": pack(file.read_bytes()) for file in sorted((EXCERPTS / "rows").iterdir())}
     file = tmp_path / "manifest.json"
     file.write_text(json.dumps({name: describe(name, data) for name, data in rows.items()}))
@@ -130,7 +125,7 @@ def manifest(tmp_path: Path) -> Path:
 
 def get(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> tuple[int, str]:
     monkeypatch.setattr(sys, "argv", ["get.py", *map(str, arguments)])
-    status = importlib.import_module("get").main()
+    status = importlib.import_module("experiments.data.get").main()
     return status, capsys.readouterr().out
 
 
@@ -210,8 +205,8 @@ def test_check_says_by_how_much_a_file_differs(
 def test_killed_in_a_transfer_it_goes_on_where_it_was(server: Server, listed: Path, tmp_path: Path) -> None:
     server.faults = {TRAIN: ["stalled"]}
     to = tmp_path / "got"
-    command = [sys.executable, str(SCRIPTS / "get.py"), "--to", str(to), "--sources", str(listed), "banking77"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "experiments.data.get", "--to", str(to), "--sources", str(listed), "banking77"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     half = len(server.files[TRAIN]) // 2
     running = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
@@ -230,7 +225,7 @@ def test_killed_in_a_transfer_it_goes_on_where_it_was(server: Server, listed: Pa
 def test_a_mirror_of_clones_and_an_archive_hand_out_the_same(
     server: Server, listed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources: ModuleType = importlib.import_module("sources")
+    sources: ModuleType = importlib.import_module("experiments.data.sources")
     found = sources.Sources.read(listed)
     clone = tmp_path / "mirror" / "niuzaisheng" / "AttExplainer"
     packed = io.BytesIO()
@@ -260,9 +255,9 @@ def test_a_mirror_of_clones_and_an_archive_hand_out_the_same(
 
 
 def test_the_file_of_sources_the_builders_and_the_manifest_name_the_same() -> None:
-    sources = importlib.import_module("sources").Sources.read(SCRIPTS / "sources.toml")
+    sources = importlib.import_module("experiments.data.sources").Sources.read(SCRIPTS / "sources.toml")
     manifest = json.loads((SCRIPTS / "manifest.json").read_text())
-    assert list(sources.sets) == list(importlib.import_module("get").BUILDERS)
+    assert list(sources.sets) == list(importlib.import_module("experiments.data.get").BUILDERS)
     rows = {f"{part.folder}/{name}": count for part in sources.sets.values() for name, count in part.files.items()}
     assert rows == {name: described.get("rows", 1) for name, described in manifest.items()}
     for part in sources.sets.values():
@@ -280,5 +275,5 @@ def _made(folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["formats", "pools", "text_sets"])
 def test_the_examples_in_the_modules_hold(name: str) -> None:
-    found = doctest.testmod(importlib.import_module(name))
+    found = doctest.testmod(importlib.import_module(f"experiments.data.{name}"))
     assert found.attempted and not found.failed

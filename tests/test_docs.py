@@ -94,39 +94,10 @@ def test_generated_parts_are_what_the_code_and_the_results_say(generate: Any) ->
     assert generate.chart() == chart, "the chart is out of date: run python docs/generate.py"
 
 
-@pytest.mark.parametrize(
-    ("experiment", "maker"),
-    [
-        ("alignment", "alignment:write_page"),
-        ("budgets", "budgets:write_page"),
-        ("choosing", "choosing:write_page"),
-        ("compression", "compression:write_page"),
-        ("cross_tokenizer", "cross_table:write_page"),
-        ("embedder", "embedder:write_page"),
-        ("headline", "headline:write_page"),
-        ("image_starts", "image_starts_table:write_page"),
-        ("images", "images:page"),
-        ("many_text", "many_text_table:write_page"),
-        ("mixtures", "mixture_table:write_page"),
-        ("molecules", "molecule_tables:write_page"),
-        ("molecules_long", "molecules_long_table:write_page"),
-        ("old_index", "old_index_table:write_page"),
-        ("quarter", "quarter_table:write_page"),
-        ("quarter_ways", "ways_table:write_page"),
-        ("scores", "scores_table:write_page"),
-        ("sharpness", "sharpness_table:write_page"),
-        ("similar_teachers", "similar_teachers_table:write_page"),
-        ("talas_table", "talas_table:write_page"),
-        ("writing", "writing_table:write_page"),
-    ],
-)
-def test_result_pages_are_what_the_committed_records_give(
-    experiment: str, maker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-    module, _, function = maker.partition(":")
-    rows = importlib.import_module("records").committed(experiment)
-    getattr(importlib.import_module(module), function)(rows, tmp_path)
+@pytest.mark.parametrize("experiment", sorted(page.parent.name for page in ROOT.glob("experiments/*/table.py")))
+def test_result_pages_are_what_the_committed_records_give(experiment: str, tmp_path: Path) -> None:
+    rows = importlib.import_module("experiments.harness.records").committed(experiment)
+    importlib.import_module(f"experiments.{experiment}.table").write_page(rows, tmp_path)
     pages = list(tmp_path.glob("*.md"))
     assert pages
     for page in pages:
@@ -177,7 +148,7 @@ def test_a_result_that_changes_makes_the_pages_stale(generate: Any, changed: Cal
 
 
 def test_words_about_an_order_stop_the_build_when_it_turns(changed: Callable[[str, str, str], Any]) -> None:
-    figures = changed("talas_table/table.md", "70.58 ± 0.04", "60.58 ± 0.04")
+    figures = changed("talas/table.md", "70.58 ± 0.04", "60.58 ± 0.04")
     with pytest.raises(SystemExit, match=r"docs/figures/talas\.md: .*60\.58 .*70\.40"):
         figures.filled("talas")
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.results_files import no_committed_figure
+from tests.results_files import EXPERIMENTS, experiments, no_committed_figure
 from tests.shared_like import write_shared
 
 from distilvec.flow import demo
-
-EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +29,15 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def script(
     invented: Path, work: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Any]]:
-    """Imports a script afresh, with the invented data, a tiny teacher and an empty work folder."""
+    """Imports modules afresh, with the invented data, a tiny teacher and an empty work folder."""
     monkeypatch.setenv("DISTILVEC_DATA", str(invented))
     monkeypatch.setattr(demo, "demo_teacher", lambda: str(tiny_bert))
     monkeypatch.setenv("DISTILVEC_WORK", str(work))
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
-    neighbours = {file.stem for file in EXPERIMENTS.glob("*.py")}
-    for name in neighbours & set(sys.modules):
-        monkeypatch.delitem(sys.modules, name)
-    yield importlib.import_module
-    for name in neighbours & set(sys.modules):
-        del sys.modules[name]
+    with experiments(monkeypatch) as imported:
+        yield imported
 
 
-def small_talas_table(module: Any) -> None:
+def small_talas(module: Any) -> None:
     module.GRID, module.EPOCHS = (1e-3,), 0.5
 
 
@@ -57,7 +49,7 @@ def small_mixtures(module: Any) -> None:
 #: Script, its arguments, what makes it small, and rows that must come out. many_text has a file of its own.
 RUNS: dict[str, tuple[list[str], Callable[[Any], None] | None, set[str]]] = {
     "alignment": (["--rows", "scitail", "--limit", "13"], None, {"scitail"}),
-    "talas_table": (["--student", "bpe", "--rows", "talas"], small_talas_table, {"teacher", "bpe/talas-0"}),
+    "talas": (["--student", "bpe", "--rows", "talas"], small_talas, {"teacher", "bpe/talas-0"}),
     "sharpness": (["--rows", "adamw", "asam", "--seeds", "0", "--quick"], None, {"start-0", "5/adamw-0", "5/asam-0"}),
     "mixtures": (
         ["--rows", "sba", "--starts", "0", "--seeds", "0", "--quick"],
@@ -81,16 +73,16 @@ def test_a_small_row_is_trained_and_no_committed_figure_comes_back(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments, shrink, expected = RUNS[name]
-    module, records = script(name), script("records")
+    module, records = script(f"{name}.run"), script("harness.records")
     if shrink:
         shrink(module)
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+    monkeypatch.setattr(sys, "argv", ["run.py", *arguments])
     module.main()
     (file,) = work.glob(f"{name}*/results/results.jsonl")
     made = {record["name"]: record for record in records.read_records(file)}
     assert expected <= set(made)
     no_committed_figure(records, name, made, rounded=name == "alignment")
-    committed = (EXPERIMENTS / "results" / name / ("headline.md" if name == "headline" else "table.md")).read_text()
+    committed = (EXPERIMENTS / "results" / name / "table.md").read_text()
     shown = capsys.readouterr().out
     rows = {line for line in shown.splitlines() if line.startswith("|") and sum(c.isdigit() for c in line) > 12}
     assert shown and not rows & set(committed.splitlines())
@@ -112,7 +104,7 @@ STUBBED = {
     "compression": ([], "compressed"),
     "alignment": ([], "rates"),
     "sharpness": ([], "Bench"),
-    "talas_table": ([], "judge"),
+    "talas": ([], "judge"),
     "mixtures": ([], "fit"),
     "scores": ([], "judged_teacher"),
 }
@@ -123,7 +115,7 @@ def test_without_training_no_figure_is_shown(
     name: str, script: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments, trains = STUBBED[name]
-    module = script(name)
+    module = script(f"{name}.run")
 
     def stub(*_: Any, **__: Any) -> None:
         raise Trained
@@ -132,7 +124,7 @@ def test_without_training_no_figure_is_shown(
     if name == "compression":  # a student as if headline.py had been run
         (module.student() / "modules.json").parent.mkdir(parents=True, exist_ok=True)
         (module.student() / "modules.json").write_text("[]")
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+    monkeypatch.setattr(sys, "argv", ["run.py", *arguments])
     with pytest.raises(Trained):
         module.main()
     assert not any(line.startswith("|") for line in capsys.readouterr().out.splitlines())
@@ -147,15 +139,15 @@ def test_tables_need_no_data_and_say_what_the_records_say(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("DISTILVEC_DATA", str(tmp_path / "none"))
-    module, records = script(name), script("records")
+    module, records = script(f"{name}.run"), script("harness.records")
     here = EXPERIMENTS / "results" / name
     (tmp_path / name).mkdir()
     (tmp_path / name / "results.jsonl").write_bytes((here / "results.jsonl").read_bytes())
-    monkeypatch.setattr(script("common"), "RESULTS", tmp_path)
+    monkeypatch.setattr(script("harness.script"), "RESULTS", tmp_path)
     committed = records.committed
-    monkeypatch.setattr(script("common"), "committed", lambda experiment: committed(experiment, tmp_path))
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--table"])
+    monkeypatch.setattr(script("harness.script"), "committed", lambda experiment: committed(experiment, tmp_path))
+    monkeypatch.setattr(sys, "argv", ["run.py", "--table"])
     module.main()
-    page = "headline.md" if name == "headline" else "table.md"
-    assert (tmp_path / name / page).read_text() == (here / page).read_text()
-    assert capsys.readouterr().out.strip() == (here / page).read_text().strip()
+    page = (here / "table.md").read_text()
+    assert (tmp_path / name / "table.md").read_text() == page
+    assert capsys.readouterr().out.strip() == page.strip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import runpy
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,24 +22,22 @@ def has_main(file: Path) -> bool:
     return '__name__ == "__main__"' in file.read_text(encoding="utf-8")
 
 
-SCRIPTS = [
-    *(f"experiments/{file.name}" for file in sorted((ROOT / "experiments").glob("*.py")) if has_main(file)),
-    *(f"benchmarks/{file.name}" for file in sorted((ROOT / "benchmarks").glob("*.py")) if has_main(file)),
-]
+SCRIPTS = sorted(
+    str(file.relative_to(ROOT).with_suffix("")).replace("/", ".")
+    for folder in ("experiments", "benchmarks")
+    for file in (ROOT / folder).rglob("*.py")
+    if has_main(file)
+)
 
 
 @pytest.fixture(autouse=True)
-def _beside_the_scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The scripts import their neighbours by plain names, as they do when run as files."""
+def _beside_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Benchmarks import their neighbours by plain names, as they do when run as files."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
-        if getattr(sys.modules[name], "__file__", None) and Path(str(sys.modules[name].__file__)).parent in (
-            ROOT / "experiments",
-            ROOT / "benchmarks",
-        ):
+        if Path(str(getattr(sys.modules[name], "__file__", None))).parent == ROOT / "benchmarks":
             del sys.modules[name]
 
 
@@ -48,7 +47,7 @@ def test_every_script_explains_itself(
 ) -> None:
     monkeypatch.setattr(sys, "argv", [script, "--help"])
     with pytest.raises(SystemExit) as stopped:
-        runpy.run_path(str(ROOT / script), run_name="__main__")
+        runpy.run_module(script, run_name="__main__")
     assert stopped.value.code == 0
     assert "usage:" in capsys.readouterr().out
 
@@ -77,7 +76,6 @@ def test_a_benchmarked_step_trains_and_is_set_against_simcse(workload: Any) -> N
 
 @pytest.mark.parametrize("name", ["alignment", "dispatch", "expert_head", "house", "many_teachers", "mining"])
 def test_a_benchmarks_page_is_that_of_its_figures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # before experiments/, which has an alignment.py, too
     monkeypatch.delitem(sys.modules, name, raising=False)
     benchmark, home = importlib.import_module(name), ROOT / "benchmarks" / "results"
     assert benchmark.table(json.loads((home / f"{name}.json").read_text())) == (home / f"{name}.md").read_text()
@@ -98,7 +96,7 @@ def test_a_measure_is_held_against_its_aim_with_its_quartiles(quartiles: tuple[f
 def test_curvature_is_that_of_talas_with_frozen_views(workload: Any) -> None:
     from distilvec.training import Distiller
 
-    sharpness = importlib.import_module("sharpness")
+    sharpness = importlib.import_module("experiments.sharpness.run")
     trained = workload.loop("talas without simcse").distiller.eval()
     method, student, rows = trained.method, trained.student, workload.batch_rows()[:1]
     held_out = workload.batch_rows()[1:2]
@@ -121,15 +119,15 @@ def test_curvature_is_that_of_talas_with_frozen_views(workload: Any) -> None:
 
 
 def test_what_runs_everything_asks_for_what_there_is() -> None:
-    scripts, rows = importlib.import_module("run_all").SCRIPTS, importlib.import_module("cross_rows")
-    runnable = {file.name for file in (ROOT / "experiments").glob("*.py") if "__main__" in file.read_text("utf-8")}
-    #: Run by the others, or without results of their own.
-    parts = {"run_all.py", "shape_sizes.py", "writing_data.py", "writing_models.py"}
-    assert {name for name, _, _ in scripts} == runnable - parts
-    asked = [
-        words[words.index("--rows") + 1]
-        for name, words, _ in scripts
-        if name == "cross_tokenizer.py" and "--rows" in words
+    commands, rows = (importlib.import_module(f"experiments.{name}") for name in ("run_all", "cross_tokenizer.rows"))
+    asked = [shlex.split(line) for line in commands.COMMANDS.strip().splitlines()]
+    assert {words[0] for words in asked} == {file.parent.name for file in (ROOT / "experiments").glob("*/run.py")}
+    groups = [
+        words[words.index("--rows") + 1] for words in asked if words[0] == "cross_tokenizer" and "--rows" in words
     ]
-    named = {name for group in asked for name in group.split(",")}
+    named = {name for group in groups for name in group.split(",")}
     assert "ablations" in named and named <= rows.GROUPS.keys() | rows.ROWS.keys()
+    placed = {
+        file.parent.name for file in (ROOT / "experiments").glob("*/run.py") if "options.device" in file.read_text()
+    }
+    assert set(commands.PLACED) == placed

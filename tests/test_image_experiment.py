@@ -1,4 +1,4 @@
-"""experiments/images.py: a small run of every part of it, and what its tables and claims make of known results."""
+"""experiments/images: a small run of every part of it, and what its tables and claims make of known results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _beside_the_scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
 
 @pytest.fixture
 def tables() -> ModuleType:
-    return importlib.import_module("image_tables")
+    return importlib.import_module("experiments.images.table")
 
 
 def write(rows: dict[str, Any], row: str, seed: int, *values: float) -> None:
@@ -52,7 +52,7 @@ def test_tables_say_what_the_files_say(tables: ModuleType, tmp_path: Path) -> No
     write(rows, "gaussian", 0, 0.80, 0.82, 0.90)
     write(rows, "gaussian", 1, 0.82, 0.82, 0.90)
     write(rows, "gaussian from birds", 0, 0.5, 0.7, 0.8)
-    page = tables.write_page(rows, tmp_path, ["untrained", "gaussian", "gaussian from birds"])
+    page = tables.write_page(rows, tmp_path)
     assert page == (tmp_path / "table.md").read_text()
     assert "| likelihood (NLL) | 2 | 0.07 M | 81.00 ± 1.41 | 82.00 ± 0.00 | 90.00 ± 0.00 | 84.33 ± 0.47 |" in page
     assert "| untrained | 1 | 0.07 M | 30.00 (29.0 to 31.0) |" in page
@@ -64,21 +64,21 @@ def test_tables_say_what_the_files_say(tables: ModuleType, tmp_path: Path) -> No
 
 
 def test_nothing_there_is_a_page_without_tables(tables: ModuleType, tmp_path: Path) -> None:
-    page = tables.write_page({}, tmp_path / "none", ["gaussian"])
+    page = tables.write_page({}, tmp_path / "none")
     assert "Cut against the paper" in page
     assert "##" not in page
     assert not (tmp_path / "none" / "images.svg").exists()
 
 
 def test_claims_follow_from_the_files(tables: ModuleType, tmp_path: Path) -> None:
-    claims, rows = importlib.import_module("claims"), dict[str, Any]()
+    claims, rows = importlib.import_module("experiments.claims.run"), dict[str, Any]()
     for seed in range(3):
         write(rows, "gaussian", seed, 0.80 + seed / 100, 0.82, 0.90)
         write(rows, "multi_mse", seed, 0.70 + seed / 100, 0.72 + seed / 1000, 0.80)  # worse with every seed
         write(rows, "multi_cosine", seed, 0.80 + (0.0, 0.1, -0.1)[seed], 0.82, 0.90)  # as good on average
         write(rows, "gaussian without vww", seed, 0.805 + seed / 100, 0.825, 0.905 + seed / 1000)  # half a point better
         write(rows, "gaussian from resnet56+vww", seed, 0.60 + seed / 100, 0.62, 0.70)
-    for number, row in enumerate(tables.single_rows()):
+    for number, row in enumerate(importlib.import_module("experiments.images.rows").single_rows()):
         write(rows, row, 0, 0.5 + number / 1000, 0.6, 0.7)
     write(rows, "gaussian from resnet56", 0, 0.79, 0.81, 0.89)  # the best
     assert tables.best_single(rows) == "gaussian from resnet56"
@@ -103,12 +103,15 @@ def test_claims_follow_from_the_files(tables: ModuleType, tmp_path: Path) -> Non
 
 @needs_shared
 def test_a_small_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    images = importlib.import_module("images")
+    images = importlib.import_module("experiments.images.run")
     rows = "untrained,labels,gaussian,gaussian without vww,gaussian paper,gaussian from vww,multi_cosine,vit gaussian"
     monkeypatch.setattr(sys, "argv", ["images.py", "--quick", "--rows", rows, "--seeds", "1", "--device", "cpu"])
     images.main()
     said = capsys.readouterr().out
-    file, records = tmp_path / "work/images-quick/results/results.jsonl", importlib.import_module("records")
+    file, records = (
+        tmp_path / "work/images-quick/results/results.jsonl",
+        importlib.import_module("experiments.harness.records"),
+    )
     found = records.rows_of(records.read_records(file))
     assert len(found) == 8 + 8
     for result in found.values():
@@ -133,7 +136,7 @@ def test_a_small_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: py
 
 
 def test_rows_by_group_and_name() -> None:
-    images = importlib.import_module("images")
+    images = importlib.import_module("experiments.images.run")
     assert images.named_rows("weak,gaussian") == [*images.GROUPS["weak"], "gaussian"]
     assert not any(row.startswith("vit") for row in images.named_rows("default"))
     with pytest.raises(SystemExit, match="'gausian'.*default, main"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -27,14 +25,8 @@ NAMES = (
 
 
 @pytest.fixture
-def networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """experiments/image_networks.py, which imports its neighbours by plain names."""
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-    before = set(sys.modules)
-    yield importlib.import_module("image_networks")
-    for name in set(sys.modules) - before:
-        if "image_networks" in name or name == "common":
-            del sys.modules[name]
+def networks() -> ModuleType:
+    return importlib.import_module("experiments.images.networks")
 
 
 @pytest.mark.parametrize(("size", "kernel", "stride"), [(6, 3, 2), (7, 3, 2), (5, 3, 1), (8, 1, 2), (6, 4, 1)])

@@ -1,4 +1,4 @@
-"""experiments/many_text.py and its teachers, tiny, on some real rows of each set."""
+"""experiments/many_text and its teachers, tiny, on some real rows of each set."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.results_files import no_committed_figure
+from tests.results_files import experiments, no_committed_figure
 
 from distilvec.flow import demo
-
-EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
 
 @pytest.fixture
@@ -22,17 +20,12 @@ def work(tmp_path: Path, small_shared: Path, tiny_bert: Path, monkeypatch: pytes
     monkeypatch.setattr(demo, "demo_teacher", lambda: str(tiny_bert))
     monkeypatch.setenv("DISTILVEC_WORK", str(tmp_path))
     monkeypatch.setenv("DISTILVEC_DATA", str(small_shared))
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
-    neighbours = {file.stem for file in EXPERIMENTS.glob("*.py")}
-    for name in neighbours & set(sys.modules):
-        monkeypatch.delitem(sys.modules, name)
-    yield tmp_path
-    for name in neighbours & set(sys.modules):
-        del sys.modules[name]
+    with experiments(monkeypatch):
+        yield tmp_path
 
 
 def test_teachers_know_alike_texts_and_are_kept(work: Path) -> None:
-    teachers = importlib.import_module("text_teachers")
+    teachers = importlib.import_module("experiments.many_text.teachers")
     folder = work / "teachers"
     teachers.build(folder, teachers.QUICK, 3000)
     texts = [
@@ -61,13 +54,13 @@ def test_teachers_know_alike_texts_and_are_kept(work: Path) -> None:
 def test_a_teacher_that_is_not_built_says_how(work: Path) -> None:
     from distilvec.errors import EnvironmentProblem
 
-    teachers = importlib.import_module("text_teachers")
-    with pytest.raises(EnvironmentProblem, match=r"/text_teachers/words: .*python experiments/text_teachers\.py"):
+    teachers = importlib.import_module("experiments.many_text.teachers")
+    with pytest.raises(EnvironmentProblem, match=r"/text_teachers/words: .*python -m experiments\.many_text\.teachers"):
         teachers.words(["a text"])
 
 
 def test_positive_information_by_hand(work: Path) -> None:
-    teachers = importlib.import_module("text_teachers")
+    teachers = importlib.import_module("experiments.many_text.teachers")
     # Two texts, "0 1" and "0 2 1", window 2: neighbours count 1, those two apart 0.5; -1 is an unknown word.
     counts = teachers.cooccurrences(np.array([0, 1, 0, 2, 1, -1]), np.array([0, 0, 1, 1, 1, 1]), 3, 2).toarray()
     np.testing.assert_allclose(counts, [[0, 1.5, 1], [1.5, 0, 1], [1, 1, 0]])
@@ -80,11 +73,11 @@ def test_positive_information_by_hand(work: Path) -> None:
 def test_rows_are_made_kept_and_shown(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script = importlib.import_module("many_text")
+    script = importlib.import_module("experiments.many_text.run")
     monkeypatch.setattr(script, "GRID", (1e-3,))
     monkeypatch.setattr(sys, "argv", ["many_text.py", "--quick", "--rows", "gaussian code;gaussian from lsa"])
     script.main()
-    records, here = importlib.import_module("records"), work / "many_text-quick" / "results"
+    records, here = importlib.import_module("experiments.harness.records"), work / "many_text-quick" / "results"
     made = records.read_records(here / "results.jsonl")
     no_committed_figure(records, "many_text", {record["name"]: record for record in made})
     rows = records.below(records.rows_of(made), "talas")
@@ -110,7 +103,7 @@ def test_rows_are_made_kept_and_shown(
 
 
 def test_a_linear_map_explains_what_it_can(work: Path) -> None:
-    explained = importlib.import_module("many_text").linear_explained
+    explained = importlib.import_module("experiments.many_text.run").linear_explained
     draw = np.random.default_rng(0).normal
     seen, new, matrix = draw(size=(400, 6)), draw(size=(300, 6)), draw(size=(6, 4))
     assert explained(seen, seen @ matrix + 3, new, new @ matrix + 3) == pytest.approx(1, abs=1e-3)

@@ -1,10 +1,9 @@
-"""experiments/molecules.py on invented data and teachers with random weights, and the ranks behind its tables."""
+"""experiments/molecules on invented data and teachers with random weights, and the ranks behind its tables."""
 
 from __future__ import annotations
 
 import csv
 import gzip
-import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.torch import save_file
+from tests.results_files import experiments
 from tests.results_files import write as write_record
 from tests.teachers.test_molecule import tensors_of, vae_tensors
 
 from distilvec.report.ranks import ranks
 
-EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 #: Combined to molecules that all differ: a chain, a ring, an end.
 CHAINS = [f"{'C' * n}{link}" for n in range(1, 9) for link in ("", "O", "N", "S", "C(=O)")]
 RINGS = ("c1ccccc1", "C1CCCCC1", "c1ccncc1", "C1CCOC1")
@@ -31,21 +30,8 @@ IN_TASKS, IN_POOL = 80, 80
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Imports a part of the experiment by its plain name, as the scripts do."""
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
-    _forget()  # what other tests imported knows their folders
-    yield importlib.import_module
-    _forget()
-
-
-def _forget() -> None:
-    for name in [name for name, module in sys.modules.items() if _beside(module)]:
-        del sys.modules[name]
-
-
-def _beside(module: Any) -> bool:
-    file = getattr(module, "__file__", None)
-    return bool(file) and Path(str(file)).parent == EXPERIMENTS
+    with experiments(monkeypatch) as imported:
+        yield imported
 
 
 @pytest.fixture
@@ -67,7 +53,7 @@ def invented(tmp_path: Path, parts: Any, monkeypatch: pytest.MonkeyPatch) -> Pat
             for one in smiles[:IN_TASKS]:
                 answers = [int("c1" in one), 0] if name == "bbbp" else [one.count("C") - 3.5 * one.count("O")]
                 writer.writerow([one, "train", *answers])
-    for kind, file in parts("molecule_rows").NETWORKS.items():
+    for kind, file in parts("molecules.rows").NETWORKS.items():
         save_file(vae_tensors() if kind == "chemvae" else tensors_of(kind), models / f"{file}.safetensors")
     monkeypatch.setenv("DISTILVEC_DATA", str(tmp_path / "shared"))
     monkeypatch.setenv("DISTILVEC_WORK", str(tmp_path / "work"))
@@ -77,11 +63,11 @@ def invented(tmp_path: Path, parts: Any, monkeypatch: pytest.MonkeyPatch) -> Pat
 def test_a_quick_run_goes_through_and_is_not_repeated(
     invented: Path, parts: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    molecules = parts("molecules")
+    molecules = parts("molecules.run")
     monkeypatch.setattr(sys, "argv", ["molecules.py", "--quick", "--rows", ROWS, "--device", "cpu"])
     molecules.main()
     results = invented / "work" / "molecules-quick" / "results"
-    records = parts("records")
+    records = parts("harness.records")
     found = records.rows_of(records.read_records(results / "results.jsonl"))
     columns = found.pop("columns")
     assert set(found) == {
@@ -128,7 +114,7 @@ def test_a_quick_run_goes_through_and_is_not_repeated(
 
 
 def test_differences_of_average_ranks(parts: Any) -> None:
-    found = parts("molecule_ranks")
+    found = parts("molecules.ranks")
     scores = {
         "a": {"s one": 0.9, "s two": 0.8, "t one": 0.7, "only a": 1.0},
         "b": {"s one": 0.5, "s two": 0.8, "t one": 0.6},
@@ -151,7 +137,7 @@ def write(results: Path, name: str, level: float, step: float = 0.0, seed: int |
 
 
 def test_claims_of_ranks_follow_from_the_files(tmp_path: Path, parts: Any) -> None:
-    claims = parts("claims")
+    claims = parts("claims.run")
     for number, name in enumerate(TEACHERS):
         write(tmp_path, f"teacher-{name}", 0.5 + number / 100, seed=None)
         for seed in range(3):

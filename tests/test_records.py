@@ -1,4 +1,4 @@
-"""experiments/records.py and comparing.py: what a key is made of, and what moved beyond seeds."""
+"""experiments/harness, records.py and comparing.py: what a key is made of, and what moved beyond seeds."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def run(results: Any, lr: float, make: Any = trained) -> dict[str, Any]:
 
 
 def test_a_row_is_made_once_for_each_setting_and_code(part: Callable[[str], Any]) -> None:
-    results = part("records").Results("some", {"epochs": 2})
+    results = part("harness.records").Results("some", {"epochs": 2})
     CALLS.clear()
     first = run(results, 0.1)
     assert run(results, 0.1) == first and CALLS == [0.1]
     assert first["pair"] == [1, 2]  # as it comes back from the file
     assert run(results, 0.2)["value"] == 0.2
-    assert run(part("records").Results("some", {"epochs": 3}), 0.1)["value"] == 0.1
+    assert run(part("harness.records").Results("some", {"epochs": 3}), 0.1)["value"] == 0.1
     assert run(results, 0.1, trained_otherwise)["value"] == -0.1
     assert CALLS == [0.1, 0.2, 0.1, 0.1]
     assert run(results, 0.1) == first and len(CALLS) == 4
@@ -54,16 +54,16 @@ def test_a_key_is_the_same_whatever_python_reads_the_code(part: Callable[[str], 
         """What it says does not count."""
         return {"name": name, "found": [each + name for each in name]}
 
-    assert part("records").code_of(row) == "c5368b4d120e0442"
+    assert part("harness.records").code_of(row) == "c5368b4d120e0442"
 
 
 def test_a_lambda_has_no_source_of_its_own(part: Callable[[str], Any]) -> None:
     with pytest.raises(TypeError):
-        part("records").Results("some").run("row-0", lambda: {"value": 1})
+        part("harness.records").Results("some").run("row-0", lambda: {"value": 1})
 
 
 def test_a_line_that_was_cut_short_is_made_again(part: Callable[[str], Any]) -> None:
-    results = part("records").Results("some")
+    results = part("harness.records").Results("some")
     run(results, 0.1)
     run(results, 0.2)
     text = results.file.read_text()
@@ -76,7 +76,7 @@ def test_a_line_that_was_cut_short_is_made_again(part: Callable[[str], Any]) -> 
 
 
 def test_recording_replaces_rows_of_the_same_names_only(part: Callable[[str], Any], tmp_path: Path) -> None:
-    records = part("records")
+    records = part("harness.records")
     write(tmp_path, "some", "row-0", {"value": 9.0})
     write(tmp_path, "some", "other-0", {"value": 8.0})
     results = records.Results("some", {"epochs": 2})
@@ -94,7 +94,7 @@ def test_recording_replaces_rows_of_the_same_names_only(part: Callable[[str], An
 def test_what_moved_beyond_seeds_is_told(
     part: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    comparing = part("comparing")
+    comparing = part("harness.comparing")
     monkeypatch.setattr(comparing, "RESULTS", tmp_path)
     for seed, value in enumerate((0.50, 0.52, 0.51)):
         write(tmp_path, "some", f"steady-{seed}", {"average": value}, lr=1)
@@ -113,7 +113,7 @@ def test_what_moved_beyond_seeds_is_told(
 
 
 def test_no_committed_record_names_a_folder_of_a_machine(part: Callable[[str], Any]) -> None:
-    records = part("records")
+    records = part("harness.records")
     for file in sorted(records.RESULTS.glob("*/results.jsonl")):
         for record in records.read_records(file):
             assert records.short(record["options"]) == record["options"], (file.parent.name, record["name"])

@@ -1,6 +1,6 @@
 """Number the candidates of the sampled pools as the originals did: writes pools.json.
 
-    python experiments/data/align.py FOLDER --mirror CLONES    # FOLDER has the original sentences and pairs
+    python -m experiments.data.align FOLDER --mirror CLONES    # FOLDER has the original sentences and pairs
 
 The originals are `Random(0).sample(candidates, count)` of each source, shuffled with `Random(0)`; undoing both gives
 the number that every row had among the candidates of its source. Where a row is a candidate here too, the difference of
@@ -17,10 +17,10 @@ import random
 from pathlib import Path
 from typing import Any
 
-from formats import read_lines
-from manifest import SOURCES
-from pools import PAIRS, SENTENCES, STEPS, pair_candidates, sentence_candidates
-from sources import Raw, Sources
+from experiments.data.formats import read_lines
+from experiments.data.manifest import SOURCES
+from experiments.data.pools import PAIRS, SENTENCES, STEPS, pair_candidates, sentence_candidates
+from experiments.data.sources import Raw, Sources
 
 #: How many candidates the originals had.
 TOTALS = {

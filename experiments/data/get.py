@@ -1,10 +1,10 @@
 """Get the data of the experiments from public repositories into the folder that DISTILVEC_DATA names.
 
-    python experiments/data/get.py --to FOLDER              # every set; goes on where it stopped
-    python experiments/data/get.py --to FOLDER stsb sick    # these sets, and those that they are cut from
-    python experiments/data/get.py --to FOLDER --check      # what equals the manifest, what differs, what is not there
-    python experiments/data/get.py --list                   # sets, files, sources, licences
-    python experiments/data/get.py --to FOLDER --mirror M   # without a network: from clones at M/<owner>/<name>
+    python -m experiments.data.get --to FOLDER              # every set; goes on where it stopped
+    python -m experiments.data.get --to FOLDER stsb sick    # these sets, and those that they are cut from
+    python -m experiments.data.get --to FOLDER --check      # what equals the manifest, what differs, what is not there
+    python -m experiments.data.get --list                   # sets, files, sources, licences
+    python -m experiments.data.get --to FOLDER --mirror M   # without a network: from clones at M/<owner>/<name>
 
 Raw files stay in FOLDER/raw and can be deleted. FOLDER/checksums.json has the sha256 of what was written; a set whose
 files still have it is not built again. What could not be had is named at the end (exit status 1).
@@ -20,12 +20,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import networks
-import other_sets
-import pools
-import text_sets
-from manifest import MANIFEST, SOURCES, check
-from sources import DataSet, Missing, Raw, Sources
+from experiments.data import networks, other_sets, pools, text_sets
+from experiments.data.manifest import MANIFEST, SOURCES, check
+from experiments.data.sources import DataSet, Missing, Raw, Sources
 
 Builder = Callable[[Raw], dict[str, bytes]]
 BUILDERS: dict[str, Builder] = {

@@ -1,6 +1,6 @@
 """What the data folder must hold: rows, content hash and a sample of row hashes of every file.
 
-    python experiments/data/manifest.py FOLDER    # writes manifest.json from a folder that is known to be right
+    python -m experiments.data.manifest FOLDER    # writes manifest.json from a folder that is known to be right
 
 `manifest.json` was made from the folder with which the committed results were made.
 """
@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from formats import SKETCH, describe, read_lines, row_hashes
-from sources import DataSet, Sources
+from experiments.data.formats import SKETCH, describe, read_lines, row_hashes
+from experiments.data.sources import DataSet, Sources
 
 HERE = Path(__file__).parent
 MANIFEST = HERE / "manifest.json"

@@ -11,8 +11,8 @@ import io
 from typing import Any
 
 import numpy as np
-from formats import tensors
-from sources import Missing, Raw
+from experiments.data.formats import tensors
+from experiments.data.sources import Missing, Raw
 
 Files = dict[str, bytes]
 Named = dict[str, np.ndarray]

@@ -11,9 +11,9 @@ from collections import defaultdict
 from typing import Any
 
 import numpy as np
-from formats import npz, pack
+from experiments.data.formats import npz, pack
+from experiments.data.sources import Missing, Raw
 from PIL import Image
-from sources import Missing, Raw
 
 Files = dict[str, bytes]
 

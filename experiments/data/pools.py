@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from formats import clean, jsonl, read_lines
-from sources import Raw
+from experiments.data.formats import clean, jsonl, read_lines
+from experiments.data.sources import Raw
 
 Files = dict[str, bytes]
 

@@ -1,7 +1,7 @@
 """Train `student-bpe`: a text encoder of 4 x 256 with its own byte-level BPE of 8,192 entries, by masked words only.
 
-    python experiments/data/student_bpe.py --to FOLDER            # writes FOLDER/models/student-bpe
-    python experiments/data/student_bpe.py --to FOLDER --texts 2000 --steps 40    # a trial of a minute
+    python -m experiments.data.student_bpe --to FOLDER            # writes FOLDER/models/student-bpe
+    python -m experiments.data.student_bpe --to FOLDER --texts 2000 --steps 40    # a trial of a minute
 
 It plays the part that BERT plays in the papers: a general encoder with another tokenizer and width than the teacher,
 which has seen neither labels nor pairs nor a text of an evaluation set. It reads `sentences`, `pairs`, `ag_news.train`
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from formats import read_lines
+from experiments.data.formats import read_lines
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, get_cosine_schedule_with_warmup

@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from formats import clean, jsonl, read_lines
-from sources import Raw
+from experiments.data.formats import clean, jsonl, read_lines
+from experiments.data.sources import Raw
 
 Files = dict[str, bytes]
 

@@ -65,7 +65,7 @@ def committed(experiment: str) -> dict[str, Any]:
 
 
 def test_the_known_runs_are_the_committed_ones() -> None:
-    rows = committed("talas_table")
+    rows = committed("talas")
 
     def average(scores: dict[str, Any]) -> float:
         return float(scores["averages"]["all"])

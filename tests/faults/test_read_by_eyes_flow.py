@@ -261,9 +261,8 @@ def test_of_pairs_both_texts_count_in_a_forecast(
 
 
 @pytest.fixture
-def verdicts(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(Path(distilvec.__file__).parents[2] / "experiments"))
-    return importlib.import_module("verdicts")
+def verdicts() -> Any:
+    return importlib.import_module("experiments.harness.verdicts")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ Curve = Mapping[int, float]
 #: within one budget differ little.
 SHARED = 0.75
 #: Powers fall as training goes on: from 386 to 1,548 steps they were 0.9 times those from 193 to 386 at a twentieth of
-#: a model, 1.0 times at an eighth (experiments/budgets.py). Between the two.
+#: a model, 1.0 times at an eighth (experiments/budgets). Between the two.
 LATER = 0.95
 #: The ends: so much more and less of the power.
 ROOM = 0.25

@@ -72,7 +72,7 @@ def _runs(student: str, kind: Kind, start: float, read: int, kept: Mapping[str, 
 
 _TALAS, _HEADLINE, _STATIC, _CHOOSING = 27_000, 1_670_000, 556_000, 26_000
 
-#: From experiments/results: talas_table (average over nine sets, main methods with their defaults), headline,
+#: From experiments/results: talas (average over nine sets, main methods with their defaults), headline,
 #: compression (static students on the headline's pool), choosing (eight sets) and quarter (nine sets; token states
 #: beside cosine). A test compares them with the files.
 RUNS: tuple[KnownRun, ...] = (

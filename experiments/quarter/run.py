@@ -1,0 +1,429 @@
+"""Students of a quarter, an eighth and a twentieth of the teacher's parameters, in shapes that keep most of it.
+
+    python -m experiments.quarter.run --sizes quarter --seeds 0     # half an hour of one core, and to judge
+    python -m experiments.quarter.run --sizes quarter --all --muon --compiled --epochs 8 --seeds 0 1  # four hours each
+    python -m experiments.quarter.run --sizes quarter --shape "quarter, 26,000 pieces" --made 1 --all --muon --compiled
+    python -m experiments.quarter.run --probe                       # the shapes beside others, 40,000 texts each
+    python -m experiments.quarter.run --rivals                      # tables of the same sizes: ours, and model2vec's
+    python -m experiments.quarter.run --pieces                      # more word pieces, half a reading of all texts each
+    python -m experiments.quarter.run --rates                       # learning rates beside others, 81,000 texts each
+    python -m experiments.quarter.run --cost --larger               # the nine sets after more and more training
+    python -m experiments.quarter.run --table
+
+Teacher: all-MiniLM-L6-v2 (22.7 M parameters). Students: `shrink` with a factorised table of word pieces, some of the
+six blocks and fewer inner units. Lesson: cosine without a map and the last token states. Corpus: 100,000 texts of
+`headline`'s pool, without labels (the corpus of TALAS's protocol, the first shared sentences and texts of pairs); with
+--larger all shared sentences and what installed packages say of themselves, with --all also the texts of all pairs but
+those that retrieval is judged on. The teacher reads each once; its vectors
+and token states come from the store. Training can be interrupted and goes on with the same command.
+
+Shapes are compared by agreement on held-out texts after 40,000 texts (`--probe`), on nothing else; that of the quarter
+was found so elsewhere, with parts of the nine sets in view. Judged after training, on what chose nothing here: the nine
+sets of TALAS's protocol; four sets that nobody looked at (IMDb, AG News, SST-2, RTE); retrieval (Cranfield, shared
+pairs that the corpus lacks, the demo's docstrings) beside BM25; speed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from experiments.harness.script import WORK, Results, arguments, finished, settings_of, shared
+from experiments.headline import run as headline
+from experiments.quarter.shapes import MUON, PIECES, RATES, SIZES, TABLES
+from experiments.quarter.table import write_page
+from experiments.quarter.texts import drawn, everything, larger, pool
+from safetensors.numpy import load_file
+
+from distilvec.corpus import Corpus, read_corpus
+from distilvec.corpus.docstrings import docstring_pairs
+from distilvec.flow.demo import demo_teacher
+from distilvec.flow.run import run
+from distilvec.judging import (
+    CachedEncoder,
+    Judgement,
+    JudgingTask,
+    RetrievalTask,
+    agreement,
+    judge,
+    load_task,
+    talas_tasks,
+)
+from distilvec.recipe import Recipe
+from distilvec.report import Record
+from distilvec.teachers import load_teacher
+from distilvec.training import bfloat16_pays
+
+EXPERIMENT = "quarter"
+NAME = "all-MiniLM-L6-v2"
+DTYPE = "bfloat16" if bfloat16_pays() else "float32"
+HOLDOUT = 0.01
+EPOCHS, PROBE_EPOCHS, PIECES_EPOCHS = 3.84, 0.404, 0.5
+#: Trainings of their own, each with its whole schedule, for quality against time.
+COSTS = (0.05, 0.2, 0.8)
+#: Others of the same sizes.
+OTHERS: dict[str, dict[str, Any]] = {
+    "quarter, today's": {"layers": [1, 6], "vocabulary": 5_000},
+    "quarter, six blocks": {
+        "layers": [1, 2, 3, 4, 5, 6],
+        "vocabulary": 22_000,
+        "embedding": 104,
+        "inner": 512,
+        "width": 256,
+    },
+    "quarter, five blocks": {
+        "layers": [1, 2, 3, 5, 6],
+        "vocabulary": 21_500,
+        "embedding": 100,
+        "inner": 768,
+        "width": 256,
+    },
+    "quarter, four blocks": {
+        "layers": [1, 3, 5, 6],
+        "vocabulary": 22_000,
+        "embedding": 104,
+        "inner": 1024,
+        "width": 256,
+    },
+    "quarter, six wider blocks": {
+        "layers": [1, 2, 3, 4, 5, 6],
+        "vocabulary": 20_500,
+        "embedding": 88,
+        "inner": 288,
+        "width": 320,
+    },
+    "eighth, two wider blocks": {"layers": [1, 6], "vocabulary": 20_500, "embedding": 80, "inner": 512, "width": 256},
+    "eighth, four narrower blocks": {
+        "layers": [1, 3, 5, 6],
+        "vocabulary": 20_500,
+        "embedding": 84,
+        "inner": 448,
+        "width": 160,
+    },
+    "eighth, four blocks": {"layers": [1, 3, 5, 6], "vocabulary": 10_000, "embedding": 24, "inner": 64},
+    "eighth, two blocks": {"layers": [1, 6], "vocabulary": 20_000, "embedding": 48, "inner": 384},
+    "eighth, whole width": {"layers": [1, 3, 6], "vocabulary": 14_000, "embedding": 50, "inner": 128},
+    "twentieth, whole width": {"layers": [1], "vocabulary": 9_000, "embedding": 44, "inner": 96},
+    "twentieth, half width": {"layers": [1, 6], "vocabulary": 11_000, "embedding": 44, "inner": 256, "width": 192},
+    "twentieth, third of the width": {
+        "layers": [1, 6],
+        "vocabulary": 17_000,
+        "embedding": 44,
+        "inner": 256,
+        "width": 128,
+    },
+}
+
+
+def recipe(
+    shape: dict[str, Any],
+    seed: int,
+    epochs: float,
+    token_states: float = 1.0,
+    *,
+    texts: Path | None = None,
+    lr: float = 1e-3,
+    muon: bool = False,
+    batch_size: int = 64,
+    compiled: bool = False,
+    more: float = 0.0,
+) -> dict[str, Any]:
+    """The run of a shape; its folder is named after all that it is made of."""
+    fast = bfloat16_pays()
+    made: dict[str, Any] = {
+        "corpus": {
+            "path": str(texts or pool()),
+            "domain": "source",
+            "holdout": HOLDOUT,
+            **({"made": more} if more else {}),
+        },
+        "teachers": [{"name": NAME, "model": demo_teacher(), "dtype": "bfloat16" if fast else None}],
+        "student": {"shrink": {"of": NAME, "positions": 256, **shape}, "max_length": 256, "dropout": 0.0},
+        "method": {"name": "cosine", "map": False, "token_states": token_states},
+        "optimizer": {"lr": lr, "heads_lr": None, **({"muon": True} if muon else {})},
+        "training": {
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "seed": seed,
+            "adam_beta2": 0.98,
+            "lr_scheduler_type": "linear",
+            "warmup_steps": 0.02,
+            "save_every": 500,
+            "bf16": fast,
+            **({"torch_compile": True} if compiled else {}),
+        },
+        "judging": {"tasks": [], "agreement": True, "speed": False},
+        "cache": str(WORK / EXPERIMENT),
+    }
+    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
+    return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest}")}
+
+
+def table_recipe(size: str, seed: int, epochs: float) -> dict[str, Any]:
+    """The run of a static student of a size, on the larger corpus."""
+    made = recipe({}, seed, epochs, texts=larger())
+    made["student"] = {
+        "static": {"of": NAME, **{key: TABLES[size][key] for key in ("vocabulary", "dimensions")}},
+        "max_length": 256,
+    }
+    made["method"] = {"name": "cosine"}
+    made["optimizer"] = {"lr": 3e-3, "heads_lr": 3e-3}
+    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
+    return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest}")}
+
+
+def rival_run(made: Recipe, numbers: int | None) -> dict[str, Any]:
+    """A static student on all tasks; or, with so many numbers a piece, what model2vec makes of the teacher itself."""
+    if numbers is None:
+        folder, about = trained(made)
+        model = folder / "student"
+    else:
+        model, about = distilled(numbers)
+    return {**about, **likeness(model), **scores(made, model, groups())}
+
+
+def distilled(numbers: int) -> tuple[Path, dict[str, Any]]:
+    """Folder of model2vec's own distillation of the teacher, and what it is and resembles."""
+    from model2vec.distill import distill
+
+    folder = WORK / EXPERIMENT / f"model2vec-{numbers}" / "model"
+    begun = time.perf_counter()
+    if not folder.exists():
+        distill(demo_teacher(), pca_dims=numbers).save_pretrained(folder)
+    took = time.perf_counter() - begun
+    table = max(np.prod(tensor.shape) for tensor in load_file(folder / "model.safetensors").values())
+    return folder, {"parameters": int(table), "training_seconds": took}
+
+
+def trained(made: Recipe) -> tuple[Path, dict[str, Any]]:
+    """Folder of the run, which is made or gone on with where it is not whole, and what it cost and resembles."""
+    folder = Path(made.output)
+    if not (folder / "report.json").exists():
+        run(made, resume=True)
+    record = Record.load(folder)
+    student = record["scores"].model("student")
+    return folder, {
+        "parameters": student.parameters,
+        "bytes": student.size_bytes,
+        "steps": record["cost"].steps,
+        "training_seconds": record["cost"].training_seconds,
+        "seed": made.training.seed,
+    }
+
+
+def probed(made: Recipe) -> dict[str, Any]:
+    """How much a shape resembles the teacher after a short training."""
+    folder, about = trained(made)
+    return {**about, **likeness(folder / "student")}
+
+
+def likeness(model: Path) -> dict[str, Any]:
+    """What a model shares with the teacher on the pool's held-out texts, which the larger corpus holds out too."""
+    corpus = _read(WORK / EXPERIMENT / "corpus", str(pool()), HOLDOUT)
+    texts = corpus.texts(corpus.holdout_rows)
+    teacher, student = (CachedEncoder(load_teacher(model=each, dtype=DTYPE))(texts) for each in (demo_teacher(), model))
+    alike = teacher.shape == student.shape
+    found = agreement(teacher, student, shared_space=alike)
+    return {"agreement": found, "cosine": found["cosine"] if alike else None, "held_out": len(texts)}
+
+
+@functools.cache
+def _read(place: Path, path: str, holdout: float) -> Corpus:
+    return read_corpus(path, place, domain="source", holdout=holdout)
+
+
+def corpus_of(made: Recipe) -> Corpus:
+    """The prepared corpus of a run."""
+    return _read(WORK / EXPERIMENT / "corpus", made.corpus.path, made.corpus.holdout)
+
+
+def judged_run(made: Recipe) -> dict[str, Any]:
+    """A trained student on all tasks, beside the teacher."""
+    folder, about = trained(made)
+    return {**about, **likeness(folder / "student"), **scores(made, folder / "student", groups())}
+
+
+def cost_run(made: Recipe) -> dict[str, Any]:
+    """A trained student on the nine sets, beside the teacher."""
+    folder, about = trained(made)
+    return {**about, **likeness(folder / "student"), **scores(made, folder / "student", {"nine": groups()["nine"]})}
+
+
+def start_run(made: Recipe) -> dict[str, Any]:
+    """The same student before training, on the nine sets and retrieval."""
+    folder, about = trained(made)
+    (start,) = (folder / "start").iterdir()
+    tasks = {group: found for group, found in groups().items() if group != "unseen"}
+    return {"parameters": about["parameters"], **scores(made, start, tasks)}
+
+
+def scores(made: Recipe, model: Path, tasks_of: dict[str, list[JudgingTask]]) -> dict[str, Any]:
+    """A model's scores by group of tasks, beside the teacher's."""
+    seen = set(corpus_of(made).texts())
+    found: dict[str, Any] = {}
+    for group, tasks in tasks_of.items():
+        both = Judgement(judgement("teacher", demo_teacher(), group, tasks).scores)
+        both.scores |= judgement("student", model, group, tasks).scores
+        average = "retrieval" if group == "retrieval" else "all"
+        difference = both.difference("student", "teacher", average)
+        found[group] = {
+            "tasks": {
+                model: {name: {"value": s.value, "interval": s.interval, "metric": s.metric} for name, s in row.items()}
+                for model, row in both.scores.items()
+            },
+            "averages": {model: both.averages(model) for model in both.scores},
+            "retention": both.retention("student", "teacher"),
+            "difference": {"value": difference.value, "interval": difference.interval},
+        }
+        if group == "retrieval":
+            found[group]["bm25"] = {task.name: task.bm25() for task in tasks if isinstance(task, RetrievalTask)}
+        else:
+            clean = both.without(tasks, seen)
+            found[group]["without_overlap"] = {model: clean.averages(model) for model in clean.scores}
+    return found
+
+
+def judgement(name: str, model: str | Path, group: str, tasks: list[JudgingTask]) -> Judgement:
+    """A model's scores on a group of tasks, kept with what it said of each item."""
+    place = WORK / EXPERIMENT if name == "teacher" else Path(model).parent
+    file = place / "judged" / f"{name}-{group}.json"
+    if not file.exists():
+        made = judge({name: CachedEncoder(load_teacher(model=model, dtype=DTYPE))}, tasks)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps(made.to_dict(outputs=True)), encoding="utf-8")
+        partial.replace(file)
+    return Judgement.from_dict(json.loads(file.read_text(encoding="utf-8")))
+
+
+def groups() -> dict[str, list[JudgingTask]]:
+    """The nine sets, four that nobody looked at, and retrieval."""
+    data = shared() / "data"
+    single = {"kind": "classification", "max_train": 5000}
+    unseen = [
+        {"name": "imdb", **single, "max_train": 2000, "train": "imdb.train.jsonl.gz", "test": "imdb.test.jsonl.gz"},
+        {"name": "ag_news", **single, "train": "ag_news.train.jsonl.gz", "test": "ag_news.test.jsonl.gz"},
+        {"name": "sst2", **single, "train": "sst2.train.jsonl.gz", "test": "sst2.test.jsonl.gz"},
+        {"name": "rte", "kind": "pairs", "positive": "entailment", "test": "rte.validation.jsonl.gz"},
+    ]
+    cranfield = {name: f"cranfield.{name}.jsonl.gz" for name in ("queries", "corpus", "qrels")}
+    asked = drawn()
+    docstrings = docstring_pairs(limit=2600)[:600]  # those that the demo holds out
+    return {
+        "nine": talas_tasks(data),
+        "unseen": [load_task(spec, data) for spec in unseen],
+        "retrieval": [
+            load_task({"name": "cranfield", "kind": "retrieval", **cranfield}, data),
+            RetrievalTask.from_pairs("pairs", [each["anchor"] for each in asked], [each["positive"] for each in asked]),
+            RetrievalTask.from_pairs(
+                "docstrings", [each["summary"] for each in docstrings], [each["description"] for each in docstrings]
+            ),
+        ],
+    }
+
+
+def timed_run(made: Recipe) -> dict[str, Any]:
+    """Texts per second and time of one text, of student and teacher in turns."""
+    texts = [json.loads(line)["text"] for line in pool().read_text(encoding="utf-8").splitlines()[::200]]
+    return headline.speeds(trained(made)[0] / "student", texts)
+
+
+def main() -> None:
+    parser = arguments(__doc__, device=False)
+    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--epochs", type=float, default=EPOCHS)
+    parser.add_argument("--larger", action="store_true", help="all sentences, and docstrings")
+    parser.add_argument("--all", action="store_true", help="these, and the pairs' texts")
+    parser.add_argument("--made", type=float, default=0.0, help="texts made of each text: parts and splices")
+    parser.add_argument("--muon", action="store_true", help="orthogonal steps, in batches of 128, of the quarter")
+    parser.add_argument("--shape", choices=list(PIECES), default="quarter", help="of the quarter, with --muon")
+    parser.add_argument("--pieces", action="store_true", help="only compare quarters with more word pieces")
+    parser.add_argument("--compiled", action="store_true", help="with a compiled network: needs a C++ compiler")
+    parser.add_argument("--rivals", action="store_true", help="static students and model2vec's, of the same sizes")
+    parser.add_argument("--rates", action="store_true", help="only compare learning rates, on the larger corpus")
+    parser.add_argument("--cost", action="store_true", help="short trainings of the quarter, and of today's shape")
+    parser.add_argument("--probe", action="store_true", help="only compare shapes, trained on 40,000 texts")
+    options = parser.parse_args()
+    results = Results(EXPERIMENT)
+    if finished(options, results, write_page):
+        return
+    if options.muon and options.sizes != ["quarter"]:
+        parser.error("--muon is for --sizes quarter: its rate was chosen there")
+    if options.shape != "quarter" and not options.muon:
+        parser.error("--shape is for --muon: the shapes were compared with it")
+    if options.probe:
+        for name, shape in {**SIZES, **OTHERS}.items():
+            if name.partition(",")[0] in options.sizes:
+                lr = RATES[name.partition(",")[0]]
+                made = Recipe.build(recipe(shape, 0, PROBE_EPOCHS, lr=lr))
+                results.run(f"probe/{name}-0", functools.partial(probed, made), recipe=settings_of(made))
+                made = Recipe.build(recipe(shape, 0, PROBE_EPOCHS, token_states=0.0))
+                if name == "quarter":
+                    row = f"probe/{name}, without token states-0"
+                    results.run(row, functools.partial(probed, made), recipe=settings_of(made))
+    elif options.pieces:
+        for name, shape in PIECES.items():
+            made = Recipe.build(recipe(shape, 0, PIECES_EPOCHS, texts=everything(), compiled=True, **MUON))
+            results.run(f"pieces/{name}-0", functools.partial(probed, made), recipe=settings_of(made))
+            write_page(results.rows(), results.home)
+    elif options.rates:
+        for size in options.sizes:
+            for muon in (False, True):
+                best = 0.0
+                for lr in (1e-3, 2e-3, 4e-3, 8e-3):
+                    made = Recipe.build(recipe(SIZES[size], 0, PROBE_EPOCHS, texts=larger(), lr=lr, muon=muon))
+                    name = f"rate/{size}, {'muon, ' if muon else ''}{lr:g}-0"
+                    found = results.run(name, functools.partial(probed, made), recipe=settings_of(made))
+                    write_page(results.rows(), results.home)
+                    if found["agreement"]["neighbours"] < best:
+                        break
+                    best = found["agreement"]["neighbours"]
+    elif options.cost:
+        texts = larger() if options.larger else None
+        for epochs in COSTS:
+            for name in ("quarter", "quarter, today's"):
+                made = Recipe.build(recipe({**SIZES, **OTHERS}[name], 0, epochs, texts=texts))
+                results.run(f"cost/{name}, {epochs:g}-0", functools.partial(cost_run, made), recipe=settings_of(made))
+                write_page(results.rows(), results.home)
+    elif options.rivals:
+        for size in options.sizes:
+            for seed in options.seeds:
+                made = Recipe.build(table_recipe(size, seed, options.epochs))
+                name = f"rival/table, {size}-{seed}"
+                results.run(name, functools.partial(rival_run, made, None), recipe=settings_of(made))
+            numbers = TABLES[size]["model2vec"]
+            made = Recipe.build(table_recipe(size, 0, 1.0))
+            chosen = {"numbers": numbers, "version": version("model2vec")}
+            results.run(f"rival/model2vec, {size}-0", functools.partial(rival_run, made, numbers), **chosen)
+            write_page(results.rows(), results.home)
+    else:
+        for seed in options.seeds:
+            for size in options.sizes:
+                texts = everything() if options.all else larger() if options.larger else None
+                how = {
+                    **(MUON if options.muon else {"lr": RATES[size]}),
+                    "compiled": options.compiled,
+                    "more": options.made,
+                }
+                kind = options.shape if options.muon else size
+                made = Recipe.build(recipe({**SIZES, **PIECES}[kind], seed, options.epochs, texts=texts, **how))
+                name = kind + ", all texts" * options.all + ", more texts" * options.larger
+                name += f", {options.made:g} made of each" * bool(options.made) + ", Muon" * options.muon
+                chosen = settings_of(made)
+                results.run(f"{name}-{seed}", functools.partial(judged_run, made), recipe=chosen)
+                results.run(f"speed/{name}-{seed}", functools.partial(timed_run, made), recipe=chosen)
+                if seed == options.seeds[0]:
+                    results.run(f"start/{name}-{seed}", functools.partial(start_run, made), recipe=chosen)
+                write_page(results.rows(), results.home)
+    print(write_page(results.rows(), results.home))
+
+
+if __name__ == "__main__":
+    main()
