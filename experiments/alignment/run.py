@@ -1,13 +1,4 @@
-"""How many tokens of two tokenizers can be paired, in each mode, beside EMO's Table 6.
-
-    python -m experiments.alignment.run
-
-Student bert-base-uncased (WordPiece), teacher Mistral 7B's tokenizer (SentencePiece with byte fallback), both sentences
-of every row of SciTail's, ConTRoL's and ANLI R2's test sets, aligned one by one, special tokens left out. A rate is the
-share of all tokens of a side that are in a pair (in modes strict, path, spans and reciprocal, which are one-to-one).
-Besides, texts as the models see them: cut to 512 tokens on either side; and texts without their digits, which the
-teacher's tokenizer cuts one by one. No model is needed; it takes a minute on one core.
-"""
+"""How many tokens of two tokenizers can be paired, in each mode, beside EMO's Table 6."""
 
 from __future__ import annotations
 
@@ -81,7 +72,7 @@ def percent(pairs: list[np.ndarray], ids: list[tuple[np.ndarray, np.ndarray]]) -
 
 
 def main() -> None:
-    parser = arguments(__doc__, device=False)
+    parser = arguments(__file__, device=False)
     parser.add_argument("--rows", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--limit", type=int, default=None, help="rows of each set")
     options = parser.parse_args()

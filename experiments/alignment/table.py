@@ -71,7 +71,7 @@ def _row(name: str, cells: list[dict[str, float]]) -> str:
 HEADER = """# Mapping rates between bert-base-uncased and Mistral
 
 Percent of the teacher's / the student's tokens that are in a one-to-one pair. Made by
-`python -m experiments.alignment.run`; its header says how. Ours are of the test sets, the paper's of all splits; it
+`python -m experiments.alignment.run`; its README says how. Ours are of the test sets, the paper's of all splits; it
 does not say whether special tokens count.
 """
 

@@ -1,14 +1,4 @@
-"""What `distilvec plan --parameters` predicts of the candidates within a budget, against what training then reached.
-
-    python -m experiments.budgets.run                      # twentieth and eighth: an hour of a core
-    python -m experiments.budgets.run --sizes twentieth
-    python -m experiments.budgets.run --table
-
-Teacher: all-MiniLM-L6-v2. Corpus: the 100,000 texts of `quarter`, a hundredth of them held out; recipe: its batches,
-schedule and rate for the size, `cosine` without token states, all texts once. For each budget `plan` probes what fits
-it and predicts the order (Spearman's correlation of all cosines with the teacher's on held-out texts) after the whole
-training. Then twelve candidates, evenly spaced from the first to the last of its table, are trained whole.
-"""
+"""What `distilvec plan --parameters` predicts of the candidates within a budget, against what training then reached."""
 
 from __future__ import annotations
 
@@ -57,7 +47,7 @@ def reached(made: Recipe) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = arguments(__doc__, device=False)
+    parser = arguments(__file__, device=False)
     parser.add_argument("--sizes", nargs="+", choices=list(BUDGETS), default=list(BUDGETS))
     options = parser.parse_args()
     results = Results(EXPERIMENT)

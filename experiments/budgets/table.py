@@ -21,7 +21,7 @@ NEAR = 1.0
 
 HEADER = """# What plan predicts within a budget, and what training reached
 
-Made by `python -m experiments.budgets.run` (its header says what was trained on what). Order: Spearman's correlation of
+Made by `python -m experiments.budgets.run` (its README says what was trained on what). Order: Spearman's correlation of
 all cosines with the teacher's on held-out texts, in percent, at the start and after short trainings. Predicted: as
 `plan` does now, from the probes. One seed. Trained were twelve, evenly spaced in the table's order, and those for which
 earlier orders had asked.

@@ -1,17 +1,4 @@
-"""What `distilvec plan` predicts, against what training then reached.
-
-    python -m experiments.choosing.run  # ten candidates, one after the other: about two hours on one core
-    python -m experiments.choosing.run --table
-
-Teacher: all-MiniLM-L6-v2. Corpus: TALAS's (13,561 texts without labels, a part held out). Candidates: one, two, three
-and four layers of the teacher with 5,000 and with all word pieces, the narrower fresh one and the static ones that
-`plan` proposes. Each is predicted from what it keeps before training (untrained or behind the ridge map), then trained
-with cosine for two epochs in batches of 32 (learning rate 3e-4; static 3e-3), and judged on the same eight sets:
-emotion, WiC, STS-B, Banking77, MRPC, SciTail, SICK and STS12, probes on at most 4,000 rows. Kept: the average over the
-sets, as a share of the teacher's. Every candidate is kept as soon as it is there, so the script goes on where it
-stopped. The teacher is that of the runs that the prediction was made from, and two of the candidates are students of
-those runs in all but the corpus' held-out part: for another teacher expect less.
-"""
+"""What `distilvec plan` predicts, against what training then reached."""
 
 from __future__ import annotations
 
@@ -107,7 +94,7 @@ def slug(name: str) -> str:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__file__)
     options = parser.parse_args()
     results = Results(EXPERIMENT, {"sets": SETS, "probe_rows": PROBE_ROWS, "bf16": bfloat16_pays()})
     if finished(options, results, write_page):

@@ -18,7 +18,7 @@ def write_page(rows: Rows, folder: Path) -> str:
     lines = [
         "# What plan predicts, and what training reached",
         "",
-        "Made by `python -m experiments.choosing.run` (its header says what was trained on what). Kept: the average",
+        "Made by `python -m experiments.choosing.run` (its README says what was trained on what). Kept: the average",
         "over eight sets in percent of the teacher's; one seed.",
         "",
         "Predicted: as `plan` did before any of these runs was known to it. From the others: as it does now, from all",

@@ -1,14 +1,4 @@
-"""The headline student compressed in every way, and static students of the same teacher beside it.
-
-    python -m experiments.compression.run           # `headline` has to be there; about an hour on one core
-    python -m experiments.compression.run --table
-
-Compression: every form that `distilvec compress` makes of `headline`'s student, calibrated on 1,000 training texts of
-the pool, likeness on 1,000 held-out ones, scores on six of the nine sets (probes on at most 5,000 rows).
-Static students: tables of all-MiniLM-L6-v2's word pieces (256 numbers for all pieces; 384 for 5,000; 256 for 21,500,
-which is a quarter of the teacher's parameters), as they are and trained on the headline's pool, with cosine for two
-epochs where nothing else is said, judged on the nine sets exactly as `headline` judges.
-"""
+"""The headline student compressed in every way, and static students of the same teacher beside it."""
 
 from __future__ import annotations
 
@@ -98,7 +88,7 @@ def slug(name: str) -> str:
 
 
 def main() -> None:
-    parser = arguments(__doc__, device=False)
+    parser = arguments(__file__, device=False)
     options = parser.parse_args()
     results = Results(EXPERIMENT)
     if finished(options, results, write_page):

@@ -33,7 +33,7 @@ STATIC = {
 def write_page(rows: Rows, folder: Path) -> str:
     """What is there, as Markdown; also written to `table.md`."""
     lines = ["# The headline student compressed, and static students beside it", ""]
-    lines += ["Made by `python -m experiments.compression.run` (its header says what was measured on what)."]
+    lines += ["Made by `python -m experiments.compression.run` (its README says what was measured on what)."]
     if "headline" in rows:
         found = {key: value for key, value in rows["headline"].items() if key != "seconds"}
         table = Compression.model_validate(found)

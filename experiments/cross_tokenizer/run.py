@@ -1,36 +1,4 @@
-"""EMO, DistillMoE and their rivals across tokenizers, on real data: with labels, and without.
-
-    python -m experiments.cross_tokenizer.run                                    # with labels, main rows
-    python -m experiments.cross_tokenizer.run --rows ablations,repairs --sets sick,stsb_separate --seeds 1
-    python -m experiments.cross_tokenizer.run --setting two-teachers --sets sick --rows distillmoe
-    python -m experiments.cross_tokenizer.run --setting embedder --rows unsorted --sets banking77,sick,emotion
-    python -m experiments.cross_tokenizer.run --setting embedder --rows sft,emo,distillmoe --sets stsb_separate
-    python -m experiments.cross_tokenizer.run --part unsupervised                # on TALAS's corpus, nine sets
-    python -m experiments.cross_tokenizer.run --part out-of-domain
-    python -m experiments.cross_tokenizer.run --table
-
-With labels: the teacher is all-MiniLM-L6-v2 fine-tuned on the set (`distilvec.flow.finetune`: all weights, 3 epochs in
-batches of 16) and frozen, the student `student-bpe` (4 layers x 256, its own byte-level BPE, masked-word pre-trained
-only), 3 epochs in batches of 16, the last one scored. Banking77, Emotion and AG News: 5,000 drawn rows; SST-2: 4,000;
-SICK (entailment) and MRPC: pairs as one input; STS-B: scored, the two texts encoded apart and compared by cosine
-(`stsb_separate`), and as one input (`stsb`: this student, no embedder and no reader of pairs yet, stays at a
-correlation of 0.3 there, so that only some rows were made). The task's weight is the one the papers give.
-Every method gets the same three learning rates, chosen on validation data with seed 0, and further ones at either end
-while that end is best (the committed rows: at the upper end only); ablations have their method's, but for two of which
-little more than the labels is left.
-MRPC takes the rates chosen on SICK, the other set of its kind, and another teacher or student (`--setting`) those that
-the usual ones were given on the same set; these must be there. The spine's student
-has two layers, so that DistillMoE compares two wherever it teaches or a student has two: the row to compare these with
-is `distillmoe layers 2`. With `--setting embedder` the student is `embedder-bpe` (`embedder`), which knows English
-before it learns a set, and every method has rates of its own there.
-A method that refuses a set (class logits on a regression) is a line of the table that says so.
-Without labels: see `talas`, whose corpus, grid, epochs and evaluation these are; with TALAS's rows from there.
-Out of domain is DistillMoE's protocol: 3,000 rows each of Banking77, TweetEval, MRPC, WiC, SICK and STS-B without
-labels (pairs flattened), judged on these and on emotion, SciTail and STS12; learning rates of the runs without labels.
-Every run is kept as soon as it is there, so the script goes on where it stopped. A teacher that is fine-tuned anew, on
-another processor, is the same but for rounding (SICK: 86.1 and 86.0 of two); runs say in `teachers` which one they had,
-by its fingerprint, and the further seeds of a row may have another than the first.
-"""
+"""EMO, DistillMoE and their rivals across tokenizers, on real data: with labels, and without."""
 
 from __future__ import annotations
 
@@ -335,7 +303,7 @@ def unsupervised(bench: talas.Bench, rows: Sequence[str], options: argparse.Name
 
 
 def main() -> None:
-    parser = arguments(__doc__, quick="a few steps on a few rows (not Banking77), kept apart")
+    parser = arguments(__file__, quick="a few steps on a few rows (not Banking77), kept apart")
     parser.add_argument("--part", choices=["supervised", "unsupervised", "out-of-domain"], default="supervised")
     parser.add_argument(
         "--sets",

@@ -163,7 +163,7 @@ def _averages(name: str, runs: list[dict[str, Any]], inside: tuple[str, ...] | N
 HEADER = (
     """# Across tokenizers, on real data
 
-Made by `python -m experiments.cross_tokenizer.run` (its header says who teaches whom, with which data and tuning).
+Made by `python -m experiments.cross_tokenizer.run` (its README says who teaches whom, with which data and tuning).
 Scores on test data in percent; ± is the standard deviation over seeds. Learning rates were chosen on validation data.
 Rows without "paper" are the `sound` preset; "but X" is the sound preset with that option changed, most to what the
 paper has. ms/step is wall clock, whatever else the machine did, pauses included; benchmarks/token_steps.py compares

@@ -1,15 +1,4 @@
-"""What a user gets who gives a teacher and texts, and nothing else: the table of defaults, tried.
-
-    python -m experiments.defaults.run --models FOLDER            # about two hours on two cores
-    python -m experiments.defaults.run --rows minilm/banking77    # some rows
-    python -m experiments.defaults.run --table
-
-FOLDER holds all-mpnet-base-v2, as `tools/real_models.py` of the shared data lays it out; all-MiniLM-L6-v2 is the demo's
-teacher. Corpora: 150, 300 and 1,500 texts of Banking77, 4,000 docstrings (the demo's) and 20,000 of the shared
-sentences. Each row is `distilvec.distill(teacher, corpus)` with three seeds; what is reported is the share of the
-teacher's ten nearest held-out texts that the untrained student, the free linear baseline and the student find. The
-settings of `distilvec.recipe.defaults` were chosen on seed 0 of the first three corpora, by held-out agreement alone.
-"""
+"""What a user gets who gives a teacher and texts, and nothing else: the table of defaults, tried."""
 
 from __future__ import annotations
 
@@ -60,7 +49,7 @@ def run_row(teacher: str, corpus: str, seed: int, models: Path | None) -> dict[s
     folder, student = TEACHERS[teacher]
     student = demo_teacher() if student == "minilm" else student
     if folder is not None and models is None:
-        raise SystemExit(f"{teacher} is in the folder that --models names; see the header of this script.")
+        raise SystemExit(f"{teacher} is in the folder that --models names; see the README.md beside this script.")
     path = demo_teacher() if folder is None or models is None else str(models / folder)
     file = WORK / EXPERIMENT / f"{corpus}.txt"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +83,7 @@ def scores_in(report: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = arguments(__doc__, device=False)
+    parser = arguments(__file__, device=False)
     parser.add_argument("--models", type=Path, help="folder of all-mpnet-base-v2")
     parser.add_argument("--rows", nargs="*", default=[f"{t}/{c}" for t in TEACHERS for c in CORPORA])
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))

@@ -19,7 +19,7 @@ def write_page(rows: Rows, folder: Path) -> str:
     lines = [
         "# Teacher and texts, nothing else",
         "",
-        "Made by `python -m experiments.defaults.run` (its header says how).",
+        "Made by `python -m experiments.defaults.run` (its README says how).",
         "",
     ]
     lines += ["Share of the teacher's ten nearest held-out texts that are found, in percent, with 95 % intervals.", ""]

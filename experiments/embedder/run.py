@@ -1,12 +1,4 @@
-"""`embedder-bpe`: the shared `student-bpe` (4 layers of 256, a byte-level BPE of its own) after the shared sentences.
-
-    python -m experiments.embedder.run            # half an hour of a core, once
-    python -m experiments.embedder.run --table
-
-student-bpe was trained on masked words alone and is no embedder. Here it learns all-MiniLM-L6-v2's vectors by cosine on
-the 176,000 shared sentences, four times, a hundredth of them held out, so that experiments that start from it do not
-compare who learns English fastest. Rate and batch are those of `quarter`'s and were not compared.
-"""
+"""`embedder-bpe`: the shared `student-bpe` after the shared sentences."""
 
 from __future__ import annotations
 
@@ -80,7 +72,7 @@ def scored() -> dict[str, Any]:
 
 
 def main() -> None:
-    options = arguments(__doc__, device=False).parse_args()
+    options = arguments(__file__, device=False).parse_args()
     results = Results(EXPERIMENT)
     if finished(options, results, write_page):
         return

@@ -9,7 +9,7 @@ from experiments.harness.tables import head, line, written
 
 HEADER = """# student-bpe as an embedder
 
-Made by `python -m experiments.embedder.run` (its header says on what). Percent; nine sets: main metrics' average over
+Made by `python -m experiments.embedder.run` (its README says on what). Percent; nine sets: main metrics' average over
 TALAS's protocol; order: Spearman's correlation of all cosines with the teacher's on held-out sentences; ten nearest:
 share of the teacher's that are found.
 """

@@ -27,13 +27,15 @@ def shared() -> Path:
     return folder
 
 
-def arguments(about: str | None, *, device: bool = True, quick: str | None = None) -> argparse.ArgumentParser:
-    """A parser with what every script takes; the header of the script explains it.
+def arguments(script: str, *, device: bool = True, quick: str | None = None) -> argparse.ArgumentParser:
+    """A parser with what every script takes; the README.md beside the script explains it.
 
     Args:
+        script: its file.
         device: with --device.
         quick: what --quick says about itself; None = there is none.
     """
+    about = Path(script).with_name("README.md").read_text(encoding="utf-8")
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     if device:
         parser.add_argument("--device", default=None, help="cpu to keep off an accelerator")

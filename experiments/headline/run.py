@@ -1,16 +1,4 @@
-"""The README's headline: the best recipe, at most a quarter of the teacher's parameters, on the large sentence pool.
-
-    python -m experiments.headline.run                      # two hours on one core
-    python -m experiments.headline.run --method distilcse  # another method, beside it in the table
-    python -m experiments.headline.run --table
-
-Teacher: all-MiniLM-L6-v2 (22.7 M parameters). Student: two layers of it, at most 5,000 word pieces, no pooler: a
-quarter of the teacher's parameters. Corpus: the shared pool of single sentences, the texts of the shared pairs and the
-corpus of TALAS's protocol (texts of the training splits of emotion, STS-B and WiC, which makes those three sets
-"in-domain"), all without labels; what it shares with the nine evaluation sets is counted, and the averages without
-the shared test rows stand beside the others. Training can be interrupted and goes on with the same command. All
-models are judged in bfloat16 where the machine gains from it.
-"""
+"""A quarter of the parameters in two whole layers, on the large sentence pool."""
 
 from __future__ import annotations
 
@@ -98,7 +86,7 @@ def defaults() -> argparse.Namespace:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = arguments(__doc__, device=False)
+    parser = arguments(__file__, device=False)
     parser.add_argument("--epochs", type=float, default=6.0)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--batch-size", type=int, default=64)

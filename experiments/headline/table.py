@@ -41,7 +41,7 @@ def table(method: str, result: dict[str, Any], timed: dict[str, Any] | None) -> 
     lines = [
         "# Headline: a quarter of the parameters on the nine sets of TALAS's protocol",
         "",
-        "Made by `python -m experiments.headline.run` (its header says what teacher, student and corpus are); method:",
+        "Made by `python -m experiments.headline.run` (its README says what teacher, student and corpus are); method:",
         f"`{method}`. Probes on all training rows; main metrics in percent, 95 % bootstrap intervals over test items.",
         "",
         "| set | teacher | student | kept |",

@@ -1,22 +1,4 @@
-"""Pretrained image students: likelihood, squared error and cosine to four teachers, each with a rate of its own.
-
-    python -m experiments.image_starts.run --tune           # rates, at full length: some six hours of a core
-    python -m experiments.image_starts.run --seeds 0 1 2
-    python -m experiments.image_starts.run --seeds 0 1 2 --beside 16    # with an accelerator
-    python -m experiments.image_starts.run --table
-
-The students of `images` start from random weights and learn to see while they are compared, at one rate. Here, as in
-the many-teachers paper, the student is a trained network: CIFAR-10's resnet20 (0.27 M parameters, 64 numbers), which
-also stands for "no distillation". Teachers: resnet56, mlperf, imagenet and birds of `images`. Corpus: the training
-images of CIFAR-10 and its further ones from JPEG files, of MNIST and of Fashion-MNIST, 15,900 without labels, at 32
-pixels, a twentieth held out. 50 epochs in batches of 128, linear schedule, gradients and targets not clipped; kernels
-have three hidden layers of 256 from random weights in the rows of the paper's form.
-
-Each row has its own rate: the best of four, or of more where the best would be at an end, at full length, by the
-accuracy on a fifth of each data set's training images of probes that learn from the others; rows that vary another take
-its rate. Judged on the test images, with the probes of `images`. Every row is kept as soon as it is there, and
-trainings that were interrupted go on.
-"""
+"""Pretrained image students: likelihood, squared error and cosine to four teachers, each with a rate of its own."""
 
 from __future__ import annotations
 
@@ -208,7 +190,7 @@ def taught() -> None:
 
 
 def main() -> None:
-    parser = arguments(__doc__, device=False)
+    parser = arguments(__file__, device=False)
     parser.add_argument("--tune", action="store_true", help="only choose rates")
     parser.add_argument("--beside", type=int, default=1, help="trainings beside each other")
     parser.add_argument("--rows", default=";".join(ROWS), help="names, separated by semicolons")

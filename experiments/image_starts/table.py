@@ -15,7 +15,7 @@ from experiments.harness.verdicts import judge
 HEADER = (
     """# Pretrained image students
 
-Made by `python -m experiments.image_starts.run` (its header says what was trained and judged on what). Accuracy in
+Made by `python -m experiments.image_starts.run` (its README says what was trained and judged on what). Accuracy in
 percent of a perceptron on frozen vectors, mean of three probes; over seeds of the student the mean and the standard
 deviation.
 """

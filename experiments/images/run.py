@@ -1,30 +1,4 @@
-"""Many teachers of images, one small student (the many-teachers paper's images: Tables 1, 20, 21, Figures 2 and 3).
-
-    python -m experiments.images.run                    # all rows but `vit`, three seeds: about 70 minutes on one core
-    python -m experiments.images.run --rows main,weak --seeds 1
-    python -m experiments.images.run --rows vit,vit-single --seeds 1  # a vision transformer, 7 minutes a row
-    python -m experiments.images.run --table
-
-Teachers: four CIFAR residual networks (resnet20 to resnet56), a smaller one (mlperf), MobileNets trained on ImageNet,
-on birds (at 96 pixels) and on "person or no person" (vww: weak, most of its coordinates are dead). Student: a residual
-network of 8 layers, 75,000 parameters, 64 numbers, from random weights. Corpus: 9,000 CIFAR-10 images without labels,
-the 4,000 training images and 5,000 further ones from JPEG files, a twentieth held out. Batches of 128, Adam at 1e-3
-falling linearly to 0, 12 epochs, no augmentation; kernels have three hidden layers of 256, four times the student's
-width. Nothing is tuned: the rows differ in what they are named after. `labels` is the student without distillation:
-cross-entropy on the labels of the 4,000, as many steps. All rows of a seed start from the same weights. The vision
-transformer has ViT-tiny's width and heads and a third of its layers (192, 3, 4; patches of 4 pixels), for 3 epochs.
-
-Probes: the paper's perceptron (hidden layer as wide as the vector, SGD 1e-3, Nesterov momentum 0.9, batches of 64, L2
-1e-4) on frozen vectors, three seeds; 50 epochs (it gives no number) and the best epoch on a tenth of the training
-images are ours. Fashion-MNIST has 900 training images here and gets 200 epochs, about as many steps as CIFAR-10.
-Teachers and students alike.
-
-What to keep in mind: the CIFAR networks were trained on all 50,000 labelled CIFAR-10 training images, so they have seen
-the corpus and the images that CIFAR-10's probe is fitted on; the test images are new to all.
-
-Rows of `main`, `weak` and `robust`, resnet56's and the best single-teacher student (with seed 0) have all seeds, the
-others one. Every row is kept as soon as it is there, so the script goes on where it stopped.
-"""
+"""Many teachers of images, one small student (the many-teachers paper's images: Tables 1, 20, 21, Figures 2 and 3)."""
 
 from __future__ import annotations
 
@@ -259,7 +233,7 @@ def estimate(bench: Bench, rows: Sequence[str], seeds: int) -> float:
 
 
 def main() -> None:
-    parser = arguments(__doc__, quick="a few steps on a few images, kept apart")
+    parser = arguments(__file__, quick="a few steps on a few images, kept apart")
     parser.add_argument("--rows", default="default", help=f"default, {', '.join(GROUPS)}, or names, between commas")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="of the rows in REPEATED")
     parser.add_argument("--epochs", type=float, default=Size().epochs)

@@ -39,7 +39,7 @@ Runs = Mapping[int, dict[str, Any]]
 
 HEADER = """# Many teachers of images, one small student
 
-Made by `python -m experiments.images.run` (its header says what teachers, student, corpus and probes are). Accuracy in
+Made by `python -m experiments.images.run` (its README says what teachers, student, corpus and probes are). Accuracy in
 percent of a perceptron on frozen vectors, mean of three probes. Of several students: mean ± standard deviation over
 their seeds. Of one student, and of the teachers: with the 95 % bootstrap interval over test images in brackets.
 

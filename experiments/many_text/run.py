@@ -1,17 +1,4 @@
-"""Many text teachers, one student: the many-teachers paper's comparison, with teachers of different kinds.
-
-    python -m experiments.many_text.teachers                       # builds three of the teachers, once
-    python -m experiments.many_text.run --rows main --seeds 3
-    python -m experiments.many_text.run --rows all
-    python -m experiments.many_text.run --table
-
-Teachers: all-MiniLM-L6-v2 (384 numbers); `words`, `lsa` and `chars` of many_text/teachers.py (300, 400 and 256); and
-`bpe`, a student of talas/spine.py with a byte-level BPE of its own (256; taught by MiniLM, so it adds little that is
-new). Corpus: TALAS's, or with `--corpus pool` `headline`'s; a part is held out. Student: `student-bpe` of the shared
-models (4 layers x 256). Batch 32, two epochs. Learning rate: the better of two at one epoch on validation data
-(emotion, STS-B, WiC), for each of the three methods for many teachers, TALAS and the cosine to all teachers side by
-side; the other rows take that of the row they vary. Every row is kept as soon as it is there.
-"""
+"""Many text teachers, one student: the many-teachers paper's comparison, with teachers of different kinds."""
 
 from __future__ import annotations
 
@@ -309,7 +296,7 @@ def cut_data(folder: Path, rows: int = 40) -> Path:
 
 
 def main() -> None:
-    parser = arguments(__doc__, quick="everything tiny and kept apart, to see that it runs")
+    parser = arguments(__file__, quick="everything tiny and kept apart, to see that it runs")
     parser.add_argument("--rows", default="main", help=f"{', '.join(SETS)}, or names of rows, separated by semicolons")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--corpus", choices=list(HELD_OUT), default="talas")

@@ -273,7 +273,7 @@ def _label(axes: Any, points: list[tuple[str, float, float]]) -> None:
 HEADER = (
     """# Many text teachers, one student
 
-Made by `python -m experiments.many_text.run` (its header says who the teachers are, and how learning rates were
+Made by `python -m experiments.many_text.run` (its README says who the teachers are, and how learning rates were
 chosen). Plain means of main metrics in percent, as in the paper by kind: classification (macro-F1 on emotion, Banking77
 and TweetEval), pairs (average precision on MRPC, SciTail and WiC), similarity (Spearman's rho on STS-B, SICK and
 STS12), and of all nine; clusters: V-measure on Banking77's test texts, mean of five starts; ± is the standard deviation

@@ -1,31 +1,4 @@
-"""Mixtures of experts under five aggregations (the spherical aggregation paper's Tables I and II, Figures 1, 2 and 5).
-
-    python -m experiments.mixtures.run --starts 0 --tune     # each aggregation's rate: two hours of a core
-    python -m experiments.mixtures.run  # all rows from both starts, five seeds: six hours of a core
-    python -m experiments.mixtures.run --rows linear sba --starts 0 --seeds 0 1
-    python -m experiments.mixtures.run --table
-
-Start: `embedder-bpe` (`embedder`), upcycled to a mixture in every second block (8 experts, two of them active). The
-copies of the feed-forward block differ by noise of 0.05 of the weights only, and as in the published model the two
-router weights do not sum to 1; so that the sum is about as long as the block's output was, the experts' second matrix
-is larger by the number of experts over that of the active ones. With the balance loss (weight 0.1) and linear
-aggregation it learns all-MiniLM-L6-v2's vectors by cosine on the 176,000 shared sentences (4,300 steps of 64) and then
-multiple negatives ranking on 45,000 of the shared pairs that are no triplets (one epoch of 704 steps): 5,004 steps in
-which the experts part; the first rate is as high as that takes, not the best for the scores. That is done twice, with
-two seeds of noise, router and order.
-
-From each of the two each row is fine-tuned on the 6,293 shared triplets with its aggregation: the same data and order,
-three epochs of batches of 64, linear schedule with 10 % warm-up, temperature 0.05. Each aggregation has a rate of its
-own: the best of the paper's two (2e-6, 2e-5) and two larger ones, and of more where the best is at an end, from the
-first start with seed 0, by the average over similarity (STS-B, SICK), pairs (MRPC) and clustering (2,000
-training texts of Banking77), all of them training or validation splits. `dense` is the embedder, trained alike.
-
-Judged: similarity (STS-B, SICK, STS12: Spearman), clustering (Banking77, 2,000 texts of AG News: V-measure), pair
-classification (MRPC, SciTail: average precision of the cosine); no test row shares a text with what is trained on.
-`before` is the start with the aggregation switched and nothing trained. Scores are of bfloat16 models where the machine
-gains from it. Geometry over the texts of STS-B's validation split. Every row is kept as soon as it is there, so the
-script goes on where it stopped.
-"""
+"""Mixtures of experts under five aggregations (Tables I and II, Figures 1, 2 and 5 of the paper)."""
 
 from __future__ import annotations
 
@@ -287,7 +260,7 @@ def angle(student: Any, texts: list[str]) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    parser = arguments(__doc__, quick="a few steps on a few texts, kept apart")
+    parser = arguments(__file__, quick="a few steps on a few texts, kept apart")
     parser.add_argument("--rows", nargs="+", choices=[*MODES, "dense"], default=list(MODES))
     parser.add_argument("--starts", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])

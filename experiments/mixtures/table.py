@@ -28,7 +28,7 @@ SEEDS = 100
 
 HEADER = """# Mixtures of experts under five aggregations
 
-Made by `python -m experiments.mixtures.run` (its header says what was trained on what). Similarity: Spearman;
+Made by `python -m experiments.mixtures.run` (its README says what was trained on what). Similarity: Spearman;
 clustering: V-measure; pair classification: average precision; all in percent. ± is the standard deviation over the
 runs: those of both starts together.
 """

@@ -1,23 +1,4 @@
-"""Many teachers of molecules, one student (the many-teachers paper's molecules: Table 2, Figures 4, 5, 8-10, 12).
-
-    python -m experiments.molecules.run                       # all rows but `large`: about 80 minutes on one core
-    python -m experiments.molecules.run --rows main --seeds 3 # about 9 minutes for each further seed
-    python -m experiments.molecules.run --rows main,depth --seeds 1
-    python -m experiments.molecules.run --rows large          # 10 layers x 512, a fifth of the epochs
-    python -m experiments.molecules.run --table
-
-Teachers: four pretrained graph networks (gcn, graphsage, gat, molclr), the encoder of a chemical autoencoder (chemvae),
-Morgan fingerprints and RDKit's descriptors (arcsinh of them: some span thirty orders of magnitude). Student: GINE, 5
-layers of 128, from random weights, on 20,000 screening compounds without labels; batches of 256, learning rate 1e-3
-falling linearly to 0. Kernels have hidden layers of 256 (as in the paper, twice the student's width). A smaller pool
-gets the same number of steps. Nothing is tuned: the rows differ in what they are named after.
-
-Probes: every column of the shared task files by a perceptron (hidden 128, Adam 1e-3, batches of 64) on frozen vectors,
-five random splits 70/10/20, best validation epoch; area under the ROC curve, R2 for the three columns of numbers (none
-of them on logarithms: the paper takes these for excretion tasks only, and there is none). Teachers and students alike.
-
-Every row is kept as soon as it is there, so the script goes on where it stopped.
-"""
+"""Many teachers of molecules, one student (the many-teachers paper's molecules: Table 2, Figures 4, 5, 8-10, 12)."""
 
 from __future__ import annotations
 
@@ -240,7 +221,7 @@ def _per_teacher(terms: dict[str, float], teachers: Sequence[str]) -> dict[str, 
 
 
 def main() -> None:
-    parser = arguments(__doc__, quick="a few steps on a few molecules, kept apart")
+    parser = arguments(__file__, quick="a few steps on a few molecules, kept apart")
     parser.add_argument("--rows", default="default", help=f"default, {', '.join(GROUPS)}, or names, between commas")
     parser.add_argument(
         "--seeds", type=int, default=SEEDS, help="of the rows that are named; without --rows, of the main ones"

@@ -318,7 +318,7 @@ def _left_out(found: Found) -> list[str]:
 
 HEADER = """# Molecules: many teachers, one student
 
-Made by `python -m experiments.molecules.run` (its header says what teachers, students and probes are). Ranks are over
+Made by `python -m experiments.molecules.run` (its README says what teachers, students and probes are). Ranks are over
 the columns of the shared task files (1 = best) among the models of each table, with the scores of a student averaged
 over its seeds first. Intervals are of the difference of average ranks, by drawing tasks; columns of one file (27 of
 SIDER, 12 of Tox21) are not independent, so they are somewhat too narrow.

@@ -1,23 +1,4 @@
-"""Molecules at length: likelihood, squared error and cosine to six teachers, each with a rate of its own.
-
-    python -m experiments.molecules_long.run --tune           # rates, at full length: three hours of a core
-    python -m experiments.molecules_long.run --seeds 0 1 2
-    python -m experiments.molecules_long.run --seeds 0 1 2 --beside 16    # with an accelerator
-    python -m experiments.molecules_long.run --table
-
-The students of `molecules` read 20,000 molecules six times, at one rate, and two of their teachers are bits and
-unbounded descriptors, for which a likelihood rewards a tiny variance without end. Here: all 40,000 screening compounds,
-20,000 steps of 64 at a constant rate, and six teachers of dense vectors: the five networks, and RDKit's descriptors
-(arcsinh of them, standardised, at most three deviations from the mean). Student: GINE, 5 layers of 128, from random
-weights. In the rows of the paper's form kernels have three hidden layers of 256 from random weights, teachers are
-weighted by their coordinates, and neither gradients nor targets are clipped.
-
-Of the molecules of the task files a fifth is tested, the same for all columns; a probe (that of `molecules`) learns
-from the others. Each row has its own rate: the best of three, or of more where the best would be at an end, at full
-length, by probes that are tested on a fifth of the others and learn from the rest. Besides, the likelihood of each of
-the two teachers that are best by these probes, and of both, at the rate of all. Every row is kept as soon as it is
-there, and trainings that were interrupted go on.
-"""
+"""Molecules at length: likelihood, squared error and cosine to six teachers, each with a rate of its own."""
 
 from __future__ import annotations
 
@@ -203,7 +184,7 @@ def taught() -> None:
 
 
 def main() -> None:
-    parser = arguments(__doc__, device=False)
+    parser = arguments(__file__, device=False)
     parser.add_argument("--tune", action="store_true", help="only choose rates")
     parser.add_argument("--beside", type=int, default=1, help="trainings beside each other")
     parser.add_argument("--rows", help="names, separated by semicolons; else those above")

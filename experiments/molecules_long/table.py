@@ -16,7 +16,7 @@ from experiments.molecules.rows import NETWORKS, NUMBERS
 HEADER = (
     """# Molecules at length
 
-Made by `python -m experiments.molecules_long.run` (its header says what was trained and judged on what). In percent,
+Made by `python -m experiments.molecules_long.run` (its README says what was trained and judged on what). In percent,
 means over the columns of each task file, and over files: area under the ROC curve, R2 of esol, freesolv and
 lipophilicity; over seeds of the student the mean and the standard deviation.
 """

@@ -1,17 +1,4 @@
-"""Old indexes: are planted faults found and clean indexes left in peace, and how well do new models fit an old one?
-
-    python -m experiments.old_index.run            # about a quarter of an hour on one core
-    python -m experiments.old_index.run --table
-
-check-index: 100 indexes with a planted fault and 100 without one, on sentences (old_index/faults.py says how they are
-made); each check encodes 100 rows again. A fault counts as named rightly where it is the only finding, of its kind.
-
-adapt: the old model is all-MiniLM-L6-v2; the index holds 12,000 texts: 1,000 documents that are searched for, and
-11,000 sentences. New models, none of which has the old one's space: see `MODELS`. Maps are fitted and chosen on the
-index alone; what is reported is measured on its report rows, which chose nothing, and on 1,000 queries (anchor of a
-pair; its document is the pair's other half), which are not part of the index. "old model": the same search with the
-old model itself.
-"""
+"""Old indexes: are planted faults found and clean indexes left in peace, and how well do new models fit an old one?"""
 
 from __future__ import annotations
 
@@ -86,7 +73,7 @@ def clean(kind: str, count: int, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = arguments(__doc__, device=False)
+    parser = arguments(__file__, device=False)
     parser.add_argument("--part", choices=("check", "adapt"), help="only one of the two")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -14,7 +14,7 @@ def write_page(rows: Rows, folder: Path) -> str:
     lines = [
         "# Old indexes",
         "",
-        "Made by `python -m experiments.old_index.run` (its header says what was measured on what).",
+        "Made by `python -m experiments.old_index.run` (its README says what was measured on what).",
     ]
     faults, clean, adapted = (below(rows, part) for part in ("faults", "clean", "adapt"))
     if faults:

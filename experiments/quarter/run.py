@@ -1,27 +1,4 @@
-"""Students of a quarter, an eighth and a twentieth of the teacher's parameters, in shapes that keep most of it.
-
-    python -m experiments.quarter.run --sizes quarter --seeds 0     # half an hour of one core, and to judge
-    python -m experiments.quarter.run --sizes quarter --all --muon --compiled --epochs 8 --seeds 0 1  # four hours each
-    python -m experiments.quarter.run --sizes quarter --shape "quarter, 26,000 pieces" --made 1 --all --muon --compiled
-    python -m experiments.quarter.run --probe                       # the shapes beside others, 40,000 texts each
-    python -m experiments.quarter.run --rivals                      # tables of the same sizes: ours, and model2vec's
-    python -m experiments.quarter.run --pieces                      # more word pieces, half a reading of all texts each
-    python -m experiments.quarter.run --rates                       # learning rates beside others, 81,000 texts each
-    python -m experiments.quarter.run --cost --larger               # the nine sets after more and more training
-    python -m experiments.quarter.run --table
-
-Teacher: all-MiniLM-L6-v2 (22.7 M parameters). Students: `shrink` with a factorised table of word pieces, some of the
-six blocks and fewer inner units. Lesson: cosine without a map and the last token states. Corpus: 100,000 texts of
-`headline`'s pool, without labels (the corpus of TALAS's protocol, the first shared sentences and texts of pairs); with
---larger all shared sentences and what installed packages say of themselves, with --all also the texts of all pairs but
-those that retrieval is judged on. The teacher reads each once; its vectors
-and token states come from the store. Training can be interrupted and goes on with the same command.
-
-Shapes are compared by agreement on held-out texts after 40,000 texts (`--probe`), on nothing else; that of the quarter
-was found so elsewhere, with parts of the nine sets in view. Judged after training, on what chose nothing here: the nine
-sets of TALAS's protocol; four sets that nobody looked at (IMDb, AG News, SST-2, RTE); retrieval (Cranfield, shared
-pairs that the corpus lacks, the demo's docstrings) beside BM25; speed.
-"""
+"""Students of a quarter, an eighth and a twentieth of the teacher's parameters, in shapes that keep most of it."""
 
 from __future__ import annotations
 
@@ -335,7 +312,7 @@ def timed_run(made: Recipe) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = arguments(__doc__, device=False)
+    parser = arguments(__file__, device=False)
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--epochs", type=float, default=EPOCHS)

@@ -24,7 +24,7 @@ def write_page(rows: Rows, folder: Path) -> str:
     whole = {name: row for name, row in rows.items() if "/" not in name}
     probes, speeds, rivals = below(rows, "probe"), below(rows, "speed"), below(rows, "rival")
     lines = ["# Students of a quarter, an eighth and a twentieth", ""]
-    lines += ["Made by `python -m experiments.quarter.run` (its header says what was trained and judged on what)."]
+    lines += ["Made by `python -m experiments.quarter.run` (its README says what was trained and judged on what)."]
     if whole:
         lines += [
             "",

@@ -1,18 +1,4 @@
-"""Ways to train the student of a quarter: what each is worth after some minutes of one core.
-
-    python -m experiments.quarter_ways.run                  # a few minutes for each way
-    python -m experiments.quarter_ways.run --ways plain "rate 2e-3"
-    python -m experiments.quarter_ways.run --table
-
-The student of `quarter`, with other texts or another setting. Texts: 40,000 of `quarter`'s pool ("plain"); as many
-words of which a share is longer: sentences of one source put together ("joined"), what installed packages say of
-themselves ("docstrings"), or both. Each is read once or twice. "Few": 10,000 of them, read sixteen times; or with as
-many made of them (`corpus.made`), or three times as many, read so often that the steps are the same.
-
-Measured on what chose nothing before and is not a test of `quarter`: agreement on 1,500 held-out sentences; on 600
-longer texts; retrieval among 2,000 pairs of summary and description (those that the demo trains on), all beside the
-teacher.
-"""
+"""Ways to train the student of a quarter: what each is worth after some minutes of one core."""
 
 from __future__ import annotations
 
@@ -159,7 +145,7 @@ def teacher() -> CachedEncoder:
 
 
 def main() -> None:
-    parser = arguments(__doc__, device=False)
+    parser = arguments(__file__, device=False)
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     options = parser.parse_args()
     results = Results(EXPERIMENT)

@@ -17,7 +17,7 @@ def write_page(rows: Rows, folder: Path) -> str:
     """What is there, as Markdown; also written to `table.md`."""
     lines = ["# Ways to train a student of a quarter", ""]
     lines += [
-        "Made by `python -m experiments.quarter_ways.run` (its header says what was trained and measured on what)."
+        "Made by `python -m experiments.quarter_ways.run` (its README says what was trained and measured on what)."
     ]
     lines += ["", *_ABOUT, ""]
     measures = [f"{kind}: {what}" for kind in ("sentences", "longer") for what in ("cosine", "order", "of ten")]

@@ -1,20 +1,4 @@
-"""Scores as lessons: a student of a quarter taught by vectors, by a joint model's scores, or by both.
-
-    python -m experiments.scores.run            # about an hour and a half of one core
-    python -m experiments.scores.run --table
-
-Teacher of vectors: all-MiniLM-L6-v2. Pairs: the shared ones, three parts without a text in common with what is judged:
-6,000 for the scorer, 5,000 for the students, 1,000 for every choice; 2,000 are for the test. Negatives: mined with the
-teacher's vectors (`distilvec.mine`), two of each of the scorer's pairs, four of each of the students'. Scorer: MiniLM
-read jointly, fine-tuned (`finetune`) to tell answers from mined negatives; it never saw the pairs that it scores for
-the students. Student: cut as the quarter of `quarter`, with the pieces that these texts have: 5.14 M parameters; one
-pass over the same 30,000 texts whatever the lesson. `vectors`: cosine without a map and token states, as `quarter`;
-`scores`: a method on scores alone; `both`: the one beside the other.
-
-Method, weight and rate are chosen by the validation pairs after a quarter of the training (`--probe` rows). Judged, on
-what chose nothing: Cranfield, the 2,000 pairs, the demo's docstrings; nDCG@10, three seeds, BM25 beside them. How well
-the scorer itself judges: it sorts the teacher's 20 nearest of 300 test queries anew.
-"""
+"""Scores as lessons: a student of a quarter taught by vectors, by a joint model's scores, or by both."""
 
 from __future__ import annotations
 
@@ -325,7 +309,7 @@ def choose(results: Results) -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    parser = arguments(__doc__, device=False, quick="a fiftieth of everything")
+    parser = arguments(__file__, device=False, quick="a fiftieth of everything")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
     results = Results(EXPERIMENT, work=HOME)

@@ -20,7 +20,7 @@ ARMS = {
 def write_page(rows: Rows, folder: Path) -> str:
     """What is there, as Markdown; also written to `table.md`."""
     lines = ["# Scores as lessons", ""]
-    lines += ["Made by `python -m experiments.scores.run` (its header says what was trained and judged on what)."]
+    lines += ["Made by `python -m experiments.scores.run` (its README says what was trained and judged on what)."]
     probes = below(rows, "probe")
     tasks = list(next((row["tasks"] for row in rows.values() if "tasks" in row), {}))
     if tasks:

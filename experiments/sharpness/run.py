@@ -1,27 +1,4 @@
-"""Sharpness-aware steps under TALAS's objective: scores, and the largest Hessian eigenvalue (Tables 4 and 9).
-
-    python -m experiments.sharpness.run --tune               # rates and radii, at five epochs: three hours of a core
-    python -m experiments.sharpness.run --seeds 0 1 2        # three more
-    python -m experiments.sharpness.run --epochs 15 --seeds 0 1 2
-    python -m experiments.sharpness.run --table
-
-Student `embedder-bpe` (`embedder`), teacher all-MiniLM-L6-v2, corpus and sets of TALAS's protocol (`talas`), a
-twentieth of the corpus held out. Plain AdamW, SAM with radii of 0.01, 0.02 and 0.05, ASAM with 0.05, 0.1, 0.5
-and 1. Each has its own rate (the best of three with the first of its radii below, and of more where the best is at an
-end) and then its own radius at that rate, and a larger one where the largest is best, by the average over the
-validation splits of emotion, WiC and STS-B after five epochs with seed 0; fifteen epochs take both from there. DISAM
-takes SAM's, so that what it adds, the variance between the three sets that the corpus is made of, is all that differs.
-The steps perturb the heads too, as published.
-
-At the start and at five points on the way, the largest eigenvalue of the whole objective's Hessian is taken over the
-encoder's parameters, in eval mode, on one batch of 128 training texts (of at most 24 tokens: an average text has 19,
-and padding would be most of the work). SimCSE's two views, which would coincide in eval mode, are two passes with
-dropout masks frozen by a seed each. At most 20 Lanczos steps. The objective itself is taken there on eight batches of
-62 such texts, of training texts and of held-out ones; their difference is the gap.
-
-A row is kept when it is done, so the script goes on where it stopped. `--quick` is a few steps on a few texts, for
-tests.
-"""
+"""Sharpness-aware steps under TALAS's objective: scores, and the largest Hessian eigenvalue (Tables 4 and 9)."""
 
 from __future__ import annotations
 
@@ -274,7 +251,7 @@ def points(log: list[dict[str, Any]], texts: int) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    parser = arguments(__doc__, quick="a few steps on a few texts, kept apart")
+    parser = arguments(__file__, quick="a few steps on a few texts, kept apart")
     parser.add_argument("--rows", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
     parser.add_argument("--epochs", type=float, default=5.0)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])

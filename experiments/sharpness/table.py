@@ -23,7 +23,7 @@ PAPER = {"adamw": (30.24, 21.48, 19.66, 18.66, 17.41), "asam": (14.89, 12.94, 11
 
 HEADER = """# Sharpness-aware steps under TALAS's objective
 
-Made by `python -m experiments.sharpness.run`; its header says how. Scores are averages over nine sets in percent,
+Made by `python -m experiments.sharpness.run`; its README says how. Scores are averages over nine sets in percent,
 without test rows that are in the corpus. Eigenvalue: the largest of the Hessian of the whole objective, over the
 encoder's parameters. Gap: the objective on held-out texts minus that on training texts, and that minus what it was
 before the first step, as the texts are not the same. Seconds: of training alone. ± is the standard deviation over

@@ -1,25 +1,4 @@
-"""Teachers of similar strength, one student: likelihood, squared error and cosine, in the paper's own form and in ours.
-
-    python -m experiments.similar_teachers.run --teachers  # builds three of the teachers: half an hour of a core
-    python -m experiments.similar_teachers.run --student static --seeds 0 1 2 3 4
-    python -m experiments.similar_teachers.run --student embedder --tune  # rates: some 20 hours of a core
-    python -m experiments.similar_teachers.run --student embedder --seeds 0 1 2
-    python -m experiments.similar_teachers.run --student embedder --seeds 0 1 2 --beside 16    # with an accelerator
-    python -m experiments.similar_teachers.run --table
-
-`many_text`'s teachers differ by 20 points and more, and its students learn to read while they are compared. Here:
-Teachers: all-MiniLM-L6-v2 (`minilm`); the same fine-tuned with `mnrl` on a half of the shared pairs (`pairs`) and on
-the shared triplets of NLI, whose negatives are contradictions (`nli`); and with its first token's state beside the mean
-(`wide`, 768 numbers). Two students that are embedders already: `embedder`, that is `embedder-bpe` (`embedder`), and
-`static`, a table of 8,192 of MiniLM's word pieces with 256 numbers each, which costs a tenth of it. Corpus: the 176,000
-shared sentences, without labels, a hundredth of them held out. Batches of 32, 20,000 steps, linear schedule, gradients
-not clipped, kernels 1.4 times as wide as a teacher's vector from random weights in the rows of the paper's form.
-
-Each row has its own rate: the best of three, and of more for as long as the best is at an end, at full length,
-by the validation splits of Emotion, TweetEval and SST-2; rows that vary another take its rate. Judged: six
-classification sets (Banking77, Emotion, TweetEval, SST-2, IMDb, AG News), test rows apart that are in the corpus. Every
-row is kept as soon as it is there, and trainings that were interrupted go on.
-"""
+"""Teachers of similar strength, one student: likelihood, squared error and cosine, the paper's form and ours."""
 
 from __future__ import annotations
 
@@ -284,7 +263,7 @@ def taught(student: str, row: str) -> None:
 
 
 def main() -> None:
-    parser = arguments(__doc__, device=False)
+    parser = arguments(__file__, device=False)
     parser.add_argument("--teachers", action="store_true", help="only build and judge the teachers")
     parser.add_argument("--tune", action="store_true", help="only choose rates")
     parser.add_argument("--beside", type=int, default=1, help="trainings beside each other")

@@ -15,7 +15,7 @@ from experiments.harness.verdicts import judge
 HEADER = (
     """# Teachers of similar strength
 
-Made by `python -m experiments.similar_teachers.run` (its header says what was trained and judged on what). Macro-F1 in
+Made by `python -m experiments.similar_teachers.run` (its README says what was trained and judged on what). Macro-F1 in
 percent, without test rows that are in the corpus; over seeds the mean and the standard deviation.
 """
     + ENDS

@@ -1,23 +1,4 @@
-"""The comparison of TALAS's paper (its Tables 1, 2 and 9) on real data, with a real teacher and two students.
-
-    python -m experiments.talas.run --student bpe --rows main --seeds 3
-    python -m experiments.talas.run --student bpe --rows parts --seeds 3    # Table 2
-    python -m experiments.talas.run --student bpe --rows all
-    python -m experiments.talas.run --student cut --rows main
-    python -m experiments.talas.run --student remade --rows cosine --seeds 3 --lr 1e-3
-    python -m experiments.talas.run --student embedder --rows main --seeds 3
-    python -m experiments.talas.run --student embedder --rows "talas at 0.0003" --seeds 3
-    python -m experiments.talas.run --table
-
-Teacher: all-MiniLM-L6-v2. Corpus and the nine evaluation sets: TALAS's protocol from the shared data. Students:
-`bpe` (4 layers x 256, its own byte-level BPE, masked-word pre-trained only), `cut` (two layers kept from the teacher,
-at most 5,000 word pieces) and `cut3` (three layers). `remade` is `bpe` in a folder whose student-bpe is the one that
-data/student_bpe.py made there, with the learning rate that was chosen for `bpe`. `embedder` is `bpe` after `embedder`:
-five epochs, with learning rates chosen at that length, and further ones tried where the best is at an end. Every method
-gets the same steps, the same batches of similar length and the same small grid: three learning rates at one epoch,
-chosen on validation data (emotion, STS-B, WiC).
-Every row is kept as soon as it is there, so the script goes on where it stopped.
-"""
+"""The comparison of TALAS's paper (its Tables 1, 2 and 9) on real data, with a real teacher and two students."""
 
 from __future__ import annotations
 
@@ -243,7 +224,7 @@ class Bench:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__file__)
     parser.add_argument("--student", choices=["bpe", "remade", "embedder", "cut", "cut3"], default="bpe")
     parser.add_argument("--rows", default="main", help="main, baselines, parts, all, or names with commas")
     parser.add_argument("--seeds", type=int, default=1)

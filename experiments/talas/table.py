@@ -133,7 +133,7 @@ def clean_cells(runs: list[dict[str, Any]], inside: tuple[str, ...]) -> list[str
 HEADER = (
     """# TALAS's comparison, on real data
 
-Made by `python -m experiments.talas.run` (see its header for teacher, students, corpus and tuning). Two epochs
+Made by `python -m experiments.talas.run` (see its README for teacher, students, corpus and tuning). Two epochs
 (`embedder`: five), batch 32 with texts of similar length, probes trained on at most 10,000 seeded rows. ± is the
 standard deviation over seeds. "Clean" and "without overlap" leave out the test rows whose texts are in the training
 corpus; "clean" also counts STS12 as in-domain, because STS-B, whose texts are in the corpus, contains it. Averages are

@@ -1,24 +1,4 @@
-"""DistillMoE's Table 16 at home: students that write, taught across tokenizers by a causal language model.
-
-    python -m experiments.writing.run teacher          # fine-tunes the teacher on the instructions, and scores it
-    python -m experiments.writing.run                  # every row: rates with seed 0, the best with two more seeds
-    python -m experiments.writing.run --rows sft dskd distillmoe --seeds 1
-    python -m experiments.writing.run --table
-
-The paper distils Qwen into GPT-2 and OPT on Dolly and judges by ROUGE-L on five instruction sets. No such models or
-sets are at hand, so both are made here (writing/models.py, which takes half an hour of a core): a teacher of 10.6 M
-parameters with the architecture of Qwen3, and a student of a quarter with that of GPT-2 and a tokenizer of its own,
-both pre-trained on shared sentences, the teacher on 2.6 times as many; instructions are made of shared pairs
-(writing/data.py).
-
-The teacher is fine-tuned on 32,000 instructions with `sft` and frozen. Students see 6,400 of them once, in 400 batches
-of 16; task and method weigh a half each. Every row tries the same three learning rates with seed 0, and further ones
-until the best has a smaller and a larger neighbour; the best by ROUGE-L on 200 validation items is run with further
-seeds. Judged on test items of the five kinds that were trained on, and on two sets that were not: entailed sentences of
-SICK, and paraphrases of MRPC under a prompt that nobody saw. Answers are the likeliest ones, of at most 48 tokens;
-ROUGE-L of answers that were drawn once stands beside them. Rows without "paper" are the `sound` preset. All of it takes
-three core hours.
-"""
+"""DistillMoE's Table 16 at home: students that write, taught across tokenizers by a causal language model."""
 
 from __future__ import annotations
 
@@ -258,7 +238,7 @@ class Bench:
 
 
 def main() -> None:
-    parser = arguments(__doc__, device=False)
+    parser = arguments(__file__, device=False)
     parser.add_argument("what", nargs="?", choices=["teacher", "students"], default="students")
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     parser.add_argument("--seeds", type=int, default=3)

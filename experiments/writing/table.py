@@ -31,7 +31,7 @@ SETS = (*TASKS, *OUTSIDE)
 HEADER = (
     """# Students that write
 
-Made by `python -m experiments.writing.run` (its header says who teaches whom on what, and how rates are chosen).
+Made by `python -m experiments.writing.run` (its README says who teaches whom on what, and how rates are chosen).
 ROUGE-L of the likeliest answers in percent; "in" and "out" are averages over the kinds that were trained on and the
 others. Drawn: ROUGE-L of answers drawn from the model's own distribution. Bits: per byte of the right answers, over all
 sets. ± is the standard deviation over seeds. The row `dskd` is older than a mend of its loss (see the changelog).
