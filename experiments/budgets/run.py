@@ -8,7 +8,8 @@ import json
 from typing import Any
 
 from experiments.budgets.table import BUDGETS, write_page
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import arguments, finished, settings_of
 from experiments.quarter.run import NAME, likeness, recipe, trained
 from experiments.quarter.shapes import RATES
 

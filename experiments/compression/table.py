@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.harness.records import Rows
-from experiments.harness.script import committed
+from experiments.harness.records import Rows, committed
 from experiments.harness.tables import line, written
 from experiments.headline import run as headline
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.embedder.table import write_page
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of, shared
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import arguments, finished, settings_of, shared
 
 from distilvec.flow.demo import demo_teacher
 from distilvec.flow.run import run

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import functools
-import gzip
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of, shared
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import arguments, finished, settings_of, shared
+from experiments.harness.texts import shared_rows, write_rows
 from experiments.headline.table import BEST, write_page
 from sentence_transformers import SentenceTransformer
 
@@ -37,18 +38,11 @@ def pool() -> Path:
         texts: dict[str, str] = {}
         columns_of = {"talas_corpus": ("text",), "sentences": ("text",), "pairs": ("anchor", "positive", "negative")}
         for name, columns in columns_of.items():
-            with gzip.open(shared() / "data" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as rows:
-                for line in rows:
-                    row = json.loads(line)
-                    for column in columns:
-                        if row.get(column):
-                            texts.setdefault(row[column], row.get("source") or row["domain"])
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(".partial")
-        partial.write_text(
-            "".join(json.dumps({"text": t, "source": s}) + "\n" for t, s in texts.items()), encoding="utf-8"
-        )
-        partial.replace(file)
+            for row in shared_rows(name):
+                for column in columns:
+                    if row.get(column):
+                        texts.setdefault(row[column], row.get("source") or row["domain"])
+        write_rows(file, ({"text": text, "source": source} for text, source in texts.items()))
     return file
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.rates import RatedRows, beside, make_rows, recipe_in, trained
-from experiments.harness.script import WORK, Results, arguments, finished, shared
+from experiments.harness.rates import RatedRows, beside, make_rows, rated_arguments, recipe_in, told, trained
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import finished, shared
 from experiments.image_starts.table import LIKE, write_page
 from experiments.images.data import SETS, data, read_tasks, write_pool
 from experiments.images.run import FUNCTIONS, PROBE_SEEDS
@@ -21,7 +22,6 @@ from distilvec.flow.settle import prepare
 from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import IMAGES, PerceptronTask
 from distilvec.recipe import Recipe
-from distilvec.report import Record
 from distilvec.teachers import load_teacher
 
 EXPERIMENT = "image_starts"
@@ -154,16 +154,8 @@ def validated(name: str, lr: float) -> dict[str, Any]:
 def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     """A trained student on the test images, and what of its teachers is in it."""
     student = trained(recipe(name, lr, seed))
-    record = Record.load(student.parent)
-    cost = record["cost"]
-    assert cost is not None
     return {
-        "row": name,
-        "lr": lr,
-        "seed": seed,
-        "steps": cost.steps,
-        "training_seconds": cost.training_seconds,
-        "held_out": record["reproduced"].terms,
+        **told(student, name, lr, seed),
         "tasks": scores(student, read_tasks(None, PROBE_SEEDS)),
     }
 
@@ -190,11 +182,7 @@ def taught() -> None:
 
 
 def main() -> None:
-    parser = arguments(__file__, device=False)
-    parser.add_argument("--tune", action="store_true", help="only choose rates")
-    parser.add_argument("--beside", type=int, default=1, help="trainings beside each other")
-    parser.add_argument("--rows", default=";".join(ROWS), help="names, separated by semicolons")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser = rated_arguments(__file__, ";".join(ROWS))
     options = parser.parse_args()
     results = Results(EXPERIMENT)
     if finished(options, results, write_page):

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from experiments.harness.rates import RatedRows, beside, make_rows, recipe_in, trained
-from experiments.harness.script import WORK, Results, arguments, finished, shared
+from experiments.harness.rates import RatedRows, beside, make_rows, rated_arguments, recipe_in, told, trained
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import finished, shared
 from experiments.molecules.rows import NETWORKS, SETS, Column, bounded_descriptors, pool_file, read_columns
 from experiments.molecules_long.table import LIKE, TEACHERS, chosen, mean_of_files, write_page
 
@@ -140,15 +141,8 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     """A trained student on the tested molecules, and what of its teachers is in it."""
     student = trained(recipe(name, lr, seed))
     record = Record.load(student.parent)
-    cost = record["cost"]
-    assert cost is not None
     return {
-        "row": name,
-        "lr": lr,
-        "seed": seed,
-        "steps": cost.steps,
-        "training_seconds": cost.training_seconds,
-        "held_out": record["reproduced"].terms,
+        **told(student, name, lr, seed),
         "curve": [[row["step"], round(row["loss"], 5)] for row in record["training"].log if "loss" in row][::10],
         "tasks": scores(CachedEncoder(load_teacher(model=student)), "test"),
     }
@@ -184,11 +178,7 @@ def taught() -> None:
 
 
 def main() -> None:
-    parser = arguments(__file__, device=False)
-    parser.add_argument("--tune", action="store_true", help="only choose rates")
-    parser.add_argument("--beside", type=int, default=1, help="trainings beside each other")
-    parser.add_argument("--rows", help="names, separated by semicolons; else those above")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser = rated_arguments(__file__, None)
     options = parser.parse_args()
     results = Results(EXPERIMENT)
     if finished(options, results, write_page):

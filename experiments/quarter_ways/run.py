@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import arguments, finished, settings_of
+from experiments.harness.texts import read_rows, write_rows
 from experiments.quarter.run import DTYPE, recipe
 from experiments.quarter.shapes import SIZES
 from experiments.quarter.texts import DEMO, documented, others, pool
@@ -57,7 +59,7 @@ def corpus(kind: str) -> Path:
     file = WORK / EXPERIMENT / f"{kind}.jsonl"
     if file.exists():
         return file
-    rows = [json.loads(line) for line in pool().read_text(encoding="utf-8").splitlines()]
+    rows = list(read_rows(pool()))
     order = np.random.default_rng(0).permutation(len(rows))[2000:]  # the first 2,000 are held out
     plain = [rows[row] for row in order][: FEW if kind == "few" else None]
     words = sum(len(row["text"].split()) for row in plain[:PLAIN])
@@ -73,9 +75,7 @@ def corpus(kind: str) -> Path:
         if left < 0:
             break
         chosen.append(row)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(json.dumps(row) + "\n" for row in chosen), encoding="utf-8")
-    return file
+    return write_rows(file, chosen)
 
 
 def joined(rows: list[dict[str, str]], words: int, seed: int = 0) -> list[dict[str, str]]:
@@ -98,7 +98,7 @@ def joined(rows: list[dict[str, str]], words: int, seed: int = 0) -> list[dict[s
 
 def measured_texts() -> dict[str, list[str]]:
     """Held-out sentences, and longer texts: half joined of others of these, half docstrings that no pool holds."""
-    rows = [json.loads(line) for line in pool().read_text(encoding="utf-8").splitlines()]
+    rows = list(read_rows(pool()))
     held = [rows[row] for row in np.random.default_rng(0).permutation(len(rows))[:2000]]
     long = [row["text"] for row in joined(held[1500:], 20_000, seed=1)][:300]
     return {

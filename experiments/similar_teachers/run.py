@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-import gzip
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from experiments.embedder.run import DTYPE, embedder
 from experiments.embedder.run import FOLDER as STORES
-from experiments.harness.rates import RatedRows, beside, make_rows, recipe_in, trained
-from experiments.harness.script import WORK, Results, arguments, finished, shared
+from experiments.harness.rates import RatedRows, beside, make_rows, rated_arguments, recipe_in, told, trained
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import finished, shared
+from experiments.harness.texts import shared_rows, write_rows
 from experiments.similar_teachers.table import NEIGHBOURS, TEACHERS, VARIED, write_page
 
 from distilvec.corpus import read_corpus
@@ -68,11 +68,6 @@ ROWS: dict[str, Row] = {
 ROWS |= {f"{row}, from {name}": replace(ROWS[row], only=name, like=row) for row in VARIED for name in TEACHERS}
 
 
-def rows_of(name: str) -> list[dict[str, Any]]:
-    with gzip.open(shared() / "data" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        return [json.loads(each) for each in lines]
-
-
 def teachers() -> dict[str, str]:
     """Name -> folder; made where they are not there."""
     return {"minilm": demo_teacher(), "pairs": tuned("pairs"), "nli": tuned("nli"), "wide": wide()}
@@ -103,14 +98,12 @@ def tuned(kind: str) -> str:
         }
     )
     if not (Path(made.output) / "report.json").exists():
-        pairs = rows_of("pairs")
+        pairs = list(shared_rows("pairs"))
         if kind == "nli":
             chosen = [row for row in pairs if row["source"] in NLI and row.get("negative")]
         else:
             chosen = [row for row in pairs if row["source"] not in NLI][::2]
-        file.parent.mkdir(parents=True, exist_ok=True)
-        lines = (json.dumps({key: row[key] for key in columns}) + "\n" for row in chosen)
-        file.write_text("".join(lines), encoding="utf-8")
+        write_rows(file, ({key: row[key] for key in columns} for row in chosen))
         run(made, resume=True)
     return str(Path(made.output) / "student")
 
@@ -219,15 +212,8 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     made = recipe(name, lr, seed)
     student = trained(made)
     record = Record.load(student.parent)
-    cost = record["cost"]
-    assert cost is not None
     return {
-        "row": name,
-        "lr": lr,
-        "seed": seed,
-        "steps": cost.steps,
-        "training_seconds": cost.training_seconds,
-        "held_out": record["reproduced"].terms,
+        **told(student, name, lr, seed),
         "log": [row for row in record["training"].log if NEIGHBOURS in row],
         **judged_model(student),
     }
@@ -263,13 +249,9 @@ def taught(student: str, row: str) -> None:
 
 
 def main() -> None:
-    parser = arguments(__file__, device=False)
+    parser = rated_arguments(__file__, ";".join(ROWS))
     parser.add_argument("--teachers", action="store_true", help="only build and judge the teachers")
-    parser.add_argument("--tune", action="store_true", help="only choose rates")
-    parser.add_argument("--beside", type=int, default=1, help="trainings beside each other")
     parser.add_argument("--student", choices=STUDENTS, default="static")
-    parser.add_argument("--rows", default=";".join(ROWS), help="names, separated by semicolons")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     options = parser.parse_args()
     results = Results(EXPERIMENT)
     if finished(options, results, write_page):

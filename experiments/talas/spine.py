@@ -11,7 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.script import WORK, shared
+from experiments.harness.records import WORK
+from experiments.harness.script import shared
 from experiments.talas.run import DTYPE
 
 from distilvec.flow.demo import demo_teacher
