@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import functools
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.records import Results, Rows, below
+from experiments.harness.records import Results, Rows, below, digest
 from experiments.harness.script import arguments, settings_of
 from experiments.harness.tables import head, line
 from experiments.harness.verdicts import Differences, judge
@@ -98,9 +96,7 @@ def fell(reached: float, start: float) -> bool:
 
 def recipe_in(folder: Path, made: dict[str, Any]) -> Recipe:
     """The recipe of these sections; its output lies in the folder and is named after all that it is made of."""
-    settings = json.dumps(made, sort_keys=True, default=lambda each: each.__qualname__)
-    digest = hashlib.sha256(settings.encode()).hexdigest()[:12]
-    return Recipe.build({**made, "output": str(folder / f"run-{digest}")})
+    return Recipe.build({**made, "output": str(folder / f"run-{digest(made)}")})
 
 
 def trained(made: Recipe) -> Path:

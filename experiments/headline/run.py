@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import functools
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.records import WORK, Results
+from experiments.harness.records import WORK, Results, digest
 from experiments.harness.script import arguments, finished, settings_of, shared
 from experiments.harness.texts import shared_rows, write_rows
 from experiments.headline.table import BEST, write_page
@@ -70,8 +68,7 @@ def recipe(options: argparse.Namespace) -> dict[str, Any]:
         "judging": {"tasks": [], "agreement": True},
         "cache": str(WORK / "headline"),
     }
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
-    return {**made, "output": str(WORK / "headline" / f"run-{options.method}-{digest}")}
+    return {**made, "output": str(WORK / "headline" / f"run-{options.method}-{digest(made)}")}
 
 
 def defaults() -> argparse.Namespace:

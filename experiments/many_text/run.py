@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gzip
-import hashlib
 import json
 import shutil
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from experiments.harness.records import WORK, Results
+from experiments.harness.records import WORK, Results, digest
 from experiments.harness.script import arguments, finished, shared
 from experiments.harness.texts import read_rows
 from experiments.headline.run import clean, pool, without
@@ -94,8 +93,7 @@ class ManyText:
         setup = {"teachers": list(about), "built": about, "epochs": self.epochs, "texts": len(self.corpus)}
         self.built_with = about
         self.results.run(f"{self.name}/setup", functools.partial(setup_row, setup), **setup)
-        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
-        self.stores = self.work / "stores" / digest
+        self.stores = self.work / "stores" / digest(about)
         return {name: teach_one(section, self.corpus, self.stores) for name, section in sections.items()}
 
     def teachers_of(self, row: Row) -> list[Taught]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from experiments.harness.bench import Bench, named_rows
-from experiments.harness.records import WORK, Results
+from experiments.harness.records import WORK, Results, digest
 from experiments.harness.script import arguments, finished, shared
 from experiments.molecules.rows import (
     BATCH,
@@ -113,8 +112,7 @@ class Molecules(Bench):
 
     def teacher(self, name: str) -> dict[str, Score]:
         """Its probes; their outputs are kept beside the corpora, for the disagreement with the students."""
-        digest = hashlib.sha256(json.dumps(self.results.settings, sort_keys=True).encode()).hexdigest()[:12]
-        outputs = self.work / "outputs" / f"{name}-{digest}.json"
+        outputs = self.work / "outputs" / f"{name}-{digest(self.results.settings)}.json"
         self.results.run(f"teacher-{name}", functools.partial(self.teacher_row, name, outputs), teacher=name)
         if not outputs.exists():
             self.teacher_row(name, outputs)

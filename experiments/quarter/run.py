@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.records import WORK, Results
+from experiments.harness.records import WORK, Results, digest
 from experiments.harness.script import arguments, finished, settings_of, shared
 from experiments.harness.texts import read_rows
 from experiments.headline import run as headline
@@ -90,8 +89,7 @@ def recipe(
         "judging": {"tasks": [], "agreement": True, "speed": False},
         "cache": str(WORK / EXPERIMENT),
     }
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
-    return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest}")}
+    return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest(made)}")}
 
 
 def table_recipe(size: str, seed: int, epochs: float) -> dict[str, Any]:
@@ -103,8 +101,7 @@ def table_recipe(size: str, seed: int, epochs: float) -> dict[str, Any]:
     }
     made["method"] = {"name": "cosine"}
     made["optimizer"] = {"lr": 3e-3, "heads_lr": 3e-3}
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
-    return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest}")}
+    return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest(made)}")}
 
 
 def rival_run(made: Recipe, numbers: int | None) -> dict[str, Any]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.records import WORK, Results
+from experiments.harness.records import WORK, Results, digest
 from experiments.harness.script import arguments, finished, settings_of
 from experiments.harness.texts import read_rows, write_rows
 from experiments.quarter.run import DTYPE, recipe
@@ -116,8 +114,7 @@ def way(name: str) -> Recipe:
         made[section] = {**made[section], **values}
     del made["output"]
     made["cache"] = str(WORK / EXPERIMENT)
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
-    return Recipe.build({**made, "output": str(WORK / EXPERIMENT / f"{name.replace(' ', '-')}-{digest}")})
+    return Recipe.build({**made, "output": str(WORK / EXPERIMENT / f"{name.replace(' ', '-')}-{digest(made)}")})
 
 
 def measured(made: Recipe) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.records import WORK, Results
+from experiments.harness.records import WORK, Results, digest
 from experiments.harness.script import arguments, finished, settings_of, shared
 from experiments.harness.texts import read_rows, shared_rows, write_rows
 from experiments.quarter.shapes import SIZES
@@ -153,8 +152,7 @@ def recipe(arm: str, seed: int, *, method: str, weight: float, lr: float, probe:
         },
         "cache": str(HOME / "shared"),
     }
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
-    return Recipe.build({**made, "output": str(HOME / "runs" / digest)})
+    return Recipe.build({**made, "output": str(HOME / "runs" / digest(made))})
 
 
 def trained(made: Recipe) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import shutil
 from itertools import islice
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.records import WORK, Results
+from experiments.harness.records import WORK, Results, digest
 from experiments.harness.script import arguments, finished, settings_of
 from experiments.harness.texts import read_rows, write_rows
 from experiments.harness.training import settled, trained
@@ -83,8 +82,8 @@ def recipe(row: str, lr: float, seed: int, items: int = ITEMS, **training: Any) 
         "optimizer": {"lr": lr, "heads_lr": 1e-3},
         "cache": str(HOME / "cache" if not own else HOME / "cache-teacher"),
     }
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
-    return Recipe.build({**made, "output": str(HOME / "runs" / f"{row.replace(' ', '_')}-{lr:g}-{seed}-{digest}")})
+    folder = HOME / "runs" / f"{row.replace(' ', '_')}-{lr:g}-{seed}-{digest(made)}"
+    return Recipe.build({**made, "output": str(folder)})
 
 
 def finetuned_teacher() -> Path:
