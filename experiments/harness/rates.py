@@ -6,6 +6,7 @@ import argparse
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from experiments.harness.script import arguments, settings_of
 from experiments.harness.tables import head, line
 from experiments.harness.verdicts import Differences, judge
 
-from distilvec.flow.run import run
 from distilvec.recipe import Recipe
 from distilvec.report import Record
 
@@ -99,11 +99,22 @@ def recipe_in(folder: Path, made: dict[str, Any]) -> Recipe:
     return Recipe.build({**made, "output": str(folder / f"run-{digest(made)}")})
 
 
-def trained(made: Recipe) -> Path:
-    """The student's folder; the run is made, or gone on with, where it is not whole."""
-    if not (Path(made.output) / "report.json").exists():
-        run(made, resume=True)
-    return Path(made.output) / "student"
+@dataclass(frozen=True)
+class Row:
+    """A method with its options.
+
+    Attributes:
+        only: the teachers that teach, with a plus between them; all where None.
+        like: the row whose rate it takes.
+    """
+
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)
+    only: str | None = None
+    like: str | None = None
+
+    def taught_by(self, teacher: str) -> bool:
+        return self.only is None or teacher in self.only.split("+")
 
 
 class RatedRows:

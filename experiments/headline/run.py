@@ -11,12 +11,12 @@ import numpy as np
 from experiments.harness.records import WORK, Results, digest
 from experiments.harness.script import arguments, finished, settings_of, shared
 from experiments.harness.texts import shared_rows, write_rows
+from experiments.harness.training import student_of
 from experiments.headline.table import BEST, write_page
 from sentence_transformers import SentenceTransformer
 
 from distilvec.corpus import read_corpus
 from distilvec.flow.demo import demo_teacher
-from distilvec.flow.run import run
 from distilvec.judging import CachedEncoder, judge, speed, talas_tasks
 from distilvec.recipe import Recipe
 from distilvec.report import Record
@@ -105,9 +105,7 @@ def main() -> None:
 
 def trained(made: Recipe) -> tuple[Path, Any]:
     """Folder and corpus of the run, which is made or gone on with where it is not whole."""
-    folder = Path(made.output)
-    if not (folder / "report.json").exists():
-        run(made, resume=True)
+    folder = student_of(made).parent
     about = made.corpus.model_dump(exclude={"path"})
     return folder, read_corpus(made.corpus.path, WORK / "headline" / "corpus", **about)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.rates import RatedRows, beside, make_rows, rated_arguments, recipe_in, told, trained
+from experiments.harness.rates import RatedRows, Row, beside, make_rows, rated_arguments, recipe_in, told
 from experiments.harness.records import WORK, Results
 from experiments.harness.script import finished, shared
+from experiments.harness.training import student_of
 from experiments.image_starts.table import LIKE, write_page
 from experiments.images.data import SETS, data, read_tasks, write_pool
 from experiments.images.run import FUNCTIONS, PROBE_SEEDS
@@ -30,19 +31,6 @@ TEACHERS = ("resnet56", "mlperf", "imagenet", "birds")
 EPOCHS, BATCH, HOLDOUT = 50, 128, 0.05
 #: That every row is tried at.
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method with its options.
-
-    Attributes:
-        only: the one teacher; all where None.
-    """
-
-    method: str
-    options: dict[str, Any] = field(default_factory=dict)
-    only: str | None = None
 
 
 #: What the losses share in the paper's form.
@@ -84,7 +72,7 @@ def start() -> Path:
 def recipe(name: str, lr: float, seed: int) -> Recipe:
     """The run of a row; its folder is named after all that it is made of."""
     row = ROWS[name]
-    chosen = [teacher for teacher in TEACHERS if row.only in (None, teacher)]
+    chosen = [teacher for teacher in TEACHERS if row.taught_by(teacher)]
     models = shared() / "models"
     made: dict[str, Any] = {
         "corpus": {"path": str(pool()), "modality": "image", "holdout": HOLDOUT},
@@ -142,7 +130,7 @@ def scores(model: Path, tasks: list[PerceptronTask]) -> dict[str, dict[str, Any]
 
 def validated(name: str, lr: float) -> dict[str, Any]:
     """Accuracy on validation images, at full length."""
-    found = scores(trained(recipe(name, lr, 0)), validation())
+    found = scores(student_of(recipe(name, lr, 0)), validation())
     return {
         "row": name,
         "lr": lr,
@@ -153,7 +141,7 @@ def validated(name: str, lr: float) -> dict[str, Any]:
 
 def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     """A trained student on the test images, and what of its teachers is in it."""
-    student = trained(recipe(name, lr, seed))
+    student = student_of(recipe(name, lr, seed))
     return {
         **told(student, name, lr, seed),
         "tasks": scores(student, read_tasks(None, PROBE_SEEDS)),

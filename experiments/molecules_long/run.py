@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from experiments.harness.rates import RatedRows, beside, make_rows, rated_arguments, recipe_in, told, trained
+from experiments.harness.rates import RatedRows, Row, beside, make_rows, rated_arguments, recipe_in, told
 from experiments.harness.records import WORK, Results
 from experiments.harness.script import finished, shared
+from experiments.harness.training import student_of
 from experiments.molecules.rows import NETWORKS, SETS, Column, bounded_descriptors, pool_file, read_columns
 from experiments.molecules_long.table import LIKE, TEACHERS, chosen, mean_of_files, write_page
 
@@ -29,19 +30,6 @@ STEPS, BATCH, HOLDOUT = 20_000, 64, 0.05
 RATES = (3e-4, 1e-3, 3e-3)
 
 
-@dataclass(frozen=True)
-class Row:
-    """A method with its options.
-
-    Attributes:
-        only: those of the teachers that teach; all where empty.
-    """
-
-    method: str
-    options: dict[str, Any] = field(default_factory=dict)
-    only: tuple[str, ...] = ()
-
-
 #: What the losses share in the paper's form.
 ANGLES = {"width": 256, "init": "random"}
 PAPER = {**ANGLES, "teacher_weight": "sum", "clip": None}
@@ -56,7 +44,7 @@ def row_of(name: str) -> Row:
     """One of ROWS, or "likelihood from A" and "likelihood from A+B"."""
     like, _, only = name.partition(" from ")
     row = ROWS[like]
-    return Row(row.method, row.options, tuple(only.split("+"))) if only else row
+    return replace(row, only=only) if only else row
 
 
 def teacher(name: str) -> dict[str, Any]:
@@ -70,7 +58,7 @@ def recipe(name: str, lr: float, seed: int) -> Recipe:
     row = row_of(name)
     made: dict[str, Any] = {
         "corpus": {"path": str(pool_file()), "modality": "molecule", "holdout": HOLDOUT},
-        "teachers": [teacher(each) for each in TEACHERS if each in (row.only or TEACHERS)],
+        "teachers": [teacher(each) for each in TEACHERS if row.taught_by(each)],
         "student": {"molecule": {"kind": "gine", "layers": 5, "width": 128}},
         "method": {"name": row.method, "depth": 3, **row.options},
         "optimizer": {"lr": lr, "heads_lr": lr, "weight_decay": 0.0},
@@ -132,14 +120,14 @@ def scores(encode: CachedEncoder, which: Literal["test", "validation"]) -> dict[
 
 def validated(name: str, lr: float) -> dict[str, Any]:
     """On validation molecules, at full length."""
-    student = trained(recipe(name, lr, 0))
+    student = student_of(recipe(name, lr, 0))
     found = scores(CachedEncoder(load_teacher(model=student)), "validation")
     return {"row": name, "lr": lr, "validation": mean_of_files(found), "tasks": found}
 
 
 def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     """A trained student on the tested molecules, and what of its teachers is in it."""
-    student = trained(recipe(name, lr, seed))
+    student = student_of(recipe(name, lr, seed))
     record = Record.load(student.parent)
     return {
         **told(student, name, lr, seed),

@@ -15,6 +15,7 @@ import numpy as np
 from experiments.harness.records import WORK, Results, digest
 from experiments.harness.script import arguments, finished, settings_of, shared
 from experiments.harness.texts import read_rows
+from experiments.harness.training import student_of
 from experiments.headline import run as headline
 from experiments.quarter.shapes import MUON, OTHERS, PIECES, RATES, SIZES, TABLES
 from experiments.quarter.table import write_page
@@ -24,7 +25,6 @@ from safetensors.numpy import load_file
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.docstrings import docstring_pairs
 from distilvec.flow.demo import demo_teacher
-from distilvec.flow.run import run
 from distilvec.judging import (
     CachedEncoder,
     Judgement,
@@ -129,9 +129,7 @@ def distilled(numbers: int) -> tuple[Path, dict[str, Any]]:
 
 def trained(made: Recipe) -> tuple[Path, dict[str, Any]]:
     """Folder of the run, which is made or gone on with where it is not whole, and what it cost and resembles."""
-    folder = Path(made.output)
-    if not (folder / "report.json").exists():
-        run(made, resume=True)
+    folder = student_of(made).parent
     record = Record.load(folder)
     student = record["scores"].model("student")
     return folder, {

@@ -10,6 +10,7 @@ import numpy as np
 from experiments.harness.records import WORK, Results, digest
 from experiments.harness.script import arguments, finished, settings_of
 from experiments.harness.texts import read_rows, write_rows
+from experiments.harness.training import student_of
 from experiments.quarter.run import DTYPE, recipe
 from experiments.quarter.shapes import SIZES
 from experiments.quarter.texts import DEMO, documented, others, pool
@@ -17,7 +18,6 @@ from experiments.quarter_ways.table import write_page
 
 from distilvec.corpus.docstrings import docstring_pairs
 from distilvec.flow.demo import demo_teacher
-from distilvec.flow.run import run
 from distilvec.judging import CachedEncoder, RetrievalTask, agreement
 from distilvec.recipe import Recipe
 from distilvec.report import Record
@@ -119,9 +119,7 @@ def way(name: str) -> Recipe:
 
 def measured(made: Recipe) -> dict[str, Any]:
     """What a trained student resembles, and finds."""
-    folder = Path(made.output)
-    if not (folder / "report.json").exists():
-        run(made, resume=True)
+    folder = student_of(made).parent
     record = Record.load(folder)
     student, found = CachedEncoder(load_teacher(model=folder / "student", dtype=DTYPE)), {}
     for name, texts in measured_texts().items():

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from experiments.embedder.run import DTYPE, embedder
 from experiments.embedder.run import FOLDER as STORES
-from experiments.harness.rates import RatedRows, beside, make_rows, rated_arguments, recipe_in, told, trained
+from experiments.harness.rates import RatedRows, Row, beside, make_rows, rated_arguments, recipe_in, told
 from experiments.harness.records import WORK, Results
 from experiments.harness.script import finished, shared
 from experiments.harness.texts import shared_rows, write_rows
+from experiments.harness.training import student_of
 from experiments.similar_teachers.table import NEIGHBOURS, TEACHERS, VARIED, write_page
 
 from distilvec.corpus import read_corpus
@@ -35,21 +36,6 @@ NLI = ("mnli", "snli")
 STUDENTS = ("static", "embedder")
 #: That every row is tried at.
 RATES = (3e-4, 1e-3, 3e-3)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method with its options.
-
-    Attributes:
-        only: the one teacher; all where None.
-        like: the row whose rate it takes.
-    """
-
-    method: str
-    options: dict[str, Any] = field(default_factory=dict)
-    only: str | None = None
-    like: str | None = None
 
 
 #: What the three losses share in the paper's form: kernels, weights of the teachers, nothing clipped.
@@ -140,9 +126,7 @@ def recipe(name: str, lr: float, seed: int) -> Recipe:
     made: dict[str, Any] = {
         "corpus": {"path": str(shared() / "data" / "sentences.jsonl.gz"), "domain": "source", "holdout": HOLDOUT},
         "teachers": [
-            {"name": each, "model": folder, "dtype": DTYPE}
-            for each, folder in there.items()
-            if row.only in (None, each)
+            {"name": each, "model": folder, "dtype": DTYPE} for each, folder in there.items() if row.taught_by(each)
         ],
         "student": student_section(student),
         "method": {"name": row.method, **row.options},
@@ -184,7 +168,7 @@ def classification(name: str, split: str, most: int) -> dict[str, Any]:
 
 def validated(name: str, lr: float) -> dict[str, Any]:
     """The average over validation splits, at full length."""
-    student = trained(recipe(name, lr, 0))
+    student = student_of(recipe(name, lr, 0))
     data = shared() / "data"
     tasks = talas_tasks(data, max_train=4000, split="validation", names=VALIDATION)
     tasks.append(load_task(classification("sst2", "validation", 4000), data))
@@ -210,7 +194,7 @@ def judged_model(folder: str | Path) -> dict[str, Any]:
 def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     """A trained student on the six sets, and what of its teachers is in it."""
     made = recipe(name, lr, seed)
-    student = trained(made)
+    student = student_of(made)
     record = Record.load(student.parent)
     return {
         **told(student, name, lr, seed),
