@@ -136,8 +136,9 @@ def test_a_small_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: py
 
 
 def test_rows_by_group_and_name() -> None:
-    images = importlib.import_module("experiments.images.run")
-    assert images.named_rows("weak,gaussian") == [*images.GROUPS["weak"], "gaussian"]
-    assert not any(row.startswith("vit") for row in images.named_rows("default"))
+    named_rows = importlib.import_module("experiments.harness.bench").named_rows
+    groups = importlib.import_module("experiments.images.rows").GROUPS
+    assert named_rows("weak,gaussian", groups, "vit") == [*groups["weak"], "gaussian"]
+    assert not any(row.startswith("vit") for row in named_rows("default", groups, "vit"))
     with pytest.raises(SystemExit, match="'gausian'.*default, main"):
-        images.named_rows("gausian")
+        named_rows("gausian", groups, "vit")

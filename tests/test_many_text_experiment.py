@@ -95,7 +95,6 @@ def test_rows_are_made_kept_and_shown(
     assert all(0.13 < code["bound"][name]["share_of_bound"] < 1 for name in teachers)  # between e^-2 and 1
     shown = capsys.readouterr().out
     assert "| gaussian from lsa | 1 | 0.001 (end) |" in shown and "teacher `words`, 24 numbers" in shown
-    assert (here / "talas" / "frontier.svg").stat().st_size < 100_000
 
     monkeypatch.setattr(script.ManyText, "train", None)  # all that is asked for is there
     monkeypatch.setattr(script, "write_page", lambda rows, folder: "")

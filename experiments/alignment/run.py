@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import gzip
-import json
 import re
 from typing import Any
 
 import numpy as np
 from experiments.alignment.table import CUT, ONE_TO_ONE, SETS, write_page
-from experiments.harness.script import Results, arguments, finished, shared
+from experiments.harness.records import Results
+from experiments.harness.script import arguments, finished, shared
+from experiments.harness.texts import shared_rows
 
 from distilvec.alignment import Aligner
 from distilvec.alignment.loading import load_tokenizer, vocabulary_of
@@ -21,8 +21,7 @@ TOKENIZERS = ("bert-base-uncased", "mistral-7b-v0.1")
 
 def texts_of(name: str, limit: int | None) -> list[str]:
     """Both sentences of each row of a test set."""
-    with gzip.open(shared() / "data" / f"{name}.test.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines][:limit]
+    rows = list(shared_rows(f"{name}.test"))[:limit]
     return [row[side] for row in rows for side in ("text1", "text2")]
 
 

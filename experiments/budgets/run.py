@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from typing import Any
 
 from experiments.budgets.table import BUDGETS, write_page
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of
+from experiments.harness.records import WORK, Results, digest
+from experiments.harness.script import arguments, finished, settings_of
 from experiments.quarter.run import NAME, likeness, recipe, trained
 from experiments.quarter.shapes import RATES
 
@@ -25,8 +24,7 @@ def candidate(size: str, student: dict[str, Any]) -> Recipe:
     """The whole training of a student section."""
     made = recipe({}, 0, EPOCHS, token_states=0.0, lr=RATES[size])
     made["student"] = {"max_length": 256, "dropout": 0.0, **student}
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
-    return Recipe.build({**made, "output": str(WORK / EXPERIMENT / f"run-{digest}")})
+    return Recipe.build({**made, "output": str(WORK / EXPERIMENT / f"run-{digest(made)}")})
 
 
 def planned(size: str) -> dict[str, Any]:

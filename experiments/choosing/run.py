@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from experiments.choosing.table import write_page
 from experiments.harness import training as opened
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of, shared
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import arguments, finished, settings_of, shared
 
 from distilvec.choosing import choose
 from distilvec.flow.demo import demo_teacher

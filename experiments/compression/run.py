@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 from experiments.compression.table import STATIC, write_page
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of, shared
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import arguments, finished, settings_of, shared
 from experiments.harness.training import settled, trained
 from experiments.headline import run as headline
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.harness.records import Rows
-from experiments.harness.script import committed
+from experiments.harness.records import Rows, committed
 from experiments.harness.tables import line, written
-from experiments.headline import run as headline
+from experiments.headline.table import BEST
 
 from distilvec.report.sections.compressed import Compression
 
@@ -39,7 +38,7 @@ def write_page(rows: Rows, folder: Path) -> str:
         table = Compression.model_validate(found)
         lines += ["", "## Compressed", "", _markdown(table), ""]
     students = [rows[name] for name in STATIC if name in rows]
-    best = committed(headline.EXPERIMENT).get(headline.BEST)
+    best = committed("headline").get(BEST)
     if students and best:
         full = best["averages"]["teacher"]["all"]
         lines += [

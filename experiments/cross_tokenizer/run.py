@@ -16,8 +16,8 @@ from experiments.cross_tokenizer.rows import ALPHA, GROUPS, ROWS, SETS, USUAL, L
 from experiments.cross_tokenizer.table import EXPERIMENT, best_rate, write_page
 from experiments.cross_tokenizer.unsupervised import OutOfDomain, Unsupervised, joined, known
 from experiments.embedder.run import embedder
-from experiments.harness.records import below
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of, shared
+from experiments.harness.records import WORK, Results, below
+from experiments.harness.script import arguments, finished, settings_of, shared
 from experiments.harness.training import settled, trained
 from experiments.talas import run as talas
 from experiments.talas.spine import spine_student

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 from collections.abc import Iterable
 from pathlib import Path
 
 from experiments.cross_tokenizer.rows import UNSUPERVISED
-from experiments.harness.records import Rows, committed
-from experiments.harness.script import WORK, Results, shared
+from experiments.harness.records import WORK, Results, Rows, committed
+from experiments.harness.texts import shared_rows, write_rows
 from experiments.talas.run import Bench
 from experiments.talas.table import EXPERIMENT, ROWS
 
@@ -73,14 +71,12 @@ class OutOfDomain(Unsupervised):
     def corpus_file(self) -> Path:
         file = self.work / "texts.jsonl"
         if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text("".join(json.dumps(row) + "\n" for row in self._texts()), encoding="utf-8")
+            write_rows(file, self._texts())
         return file
 
     @staticmethod
     def _texts() -> Iterable[dict[str, str]]:
         for name in ("banking77", "tweeteval_sentiment", "mrpc", "wic", "sick", "stsb"):
-            with gzip.open(shared() / "data" / f"{name}.train.jsonl.gz", "rt", encoding="utf-8") as lines:
-                rows = random.Random(0).sample([json.loads(line) for line in lines], 3000)
+            rows = random.Random(0).sample(list(shared_rows(f"{name}.train")), 3000)
             for row in rows:
                 yield from ({"text": row[key], "domain": name} for key in ("text", "text1", "text2") if key in row)

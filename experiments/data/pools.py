@@ -4,8 +4,8 @@ The originals were cut by a program that was not kept. Its rules are: single sen
 to 60 words (questions from 3), mostly letters, quotes and brackets balanced, no links or markup; each text once; no
 text of a validation or test split, whatever its case and punctuation; a draw of each source with seed 0. What the
 rules leave open (how text is put together again from tokens, what ends a sentence) is decided here anew, so a few
-candidates differ. `pools.json`, made by `align.py`, numbers those here as the originals were, so that the draw
-takes the same rows; where the original's row is no candidate here, it takes a neighbour.
+candidates differ. `pools.json`, made once beside the originals, numbers those here as the originals were, so that the
+draw takes the same rows; where the original's row is no candidate here, it takes a neighbour.
 """
 
 from __future__ import annotations

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import functools
-import gzip
 import json
 import random
 from pathlib import Path
 from typing import Any
 
 from experiments.defaults.table import MODELS, write_page
-from experiments.harness.script import WORK, Results, arguments, finished, shared
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import arguments, finished
+from experiments.harness.texts import shared_rows
 
 import distilvec
 from distilvec.flow.demo import demo_teacher, write_data
@@ -38,8 +39,7 @@ def texts_of(corpus: str) -> list[str]:
         file, _ = write_data(WORK / EXPERIMENT / "docstrings", count)
         return [" ".join(json.loads(line)["text"].split()) for line in file.read_text(encoding="utf-8").splitlines()]
     name = "banking77.train" if corpus.startswith("banking77") else "sentences"
-    with gzip.open(shared() / "data" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as rows:
-        texts = [json.loads(line)["text"] for line in rows]
+    texts = [row["text"] for row in shared_rows(name)]
     random.Random(0).shuffle(texts)
     return texts[:count]
 

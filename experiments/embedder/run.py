@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.embedder.table import write_page
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of, shared
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import arguments, finished, settings_of, shared
+from experiments.harness.training import student_of
 
 from distilvec.flow.demo import demo_teacher
-from distilvec.flow.run import run
 from distilvec.judging import CachedEncoder, judge, talas_tasks
 from distilvec.recipe import Recipe
 from distilvec.report import Record
@@ -49,10 +50,7 @@ def recipe() -> Recipe:
 
 def embedder() -> Path:
     """Its folder; made, or gone on with, where it is not there."""
-    made = recipe()
-    if not (Path(made.output) / "report.json").exists():
-        run(made, resume=True)
-    return Path(made.output) / "student"
+    return student_of(recipe())
 
 
 def scored() -> dict[str, Any]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.records import Results, Rows, below
-from experiments.harness.script import settings_of
+from experiments.harness.records import Results, Rows, below, digest
+from experiments.harness.script import arguments, settings_of
 from experiments.harness.tables import head, line
+from experiments.harness.verdicts import Differences, judge
 
-from distilvec.flow.run import run
 from distilvec.recipe import Recipe
+from distilvec.report import Record
 
 GRID = (1e-4, 3e-4, 1e-3)
 #: Beyond either end, where the best is there.
@@ -95,16 +96,25 @@ def fell(reached: float, start: float) -> bool:
 
 def recipe_in(folder: Path, made: dict[str, Any]) -> Recipe:
     """The recipe of these sections; its output lies in the folder and is named after all that it is made of."""
-    settings = json.dumps(made, sort_keys=True, default=lambda each: each.__qualname__)
-    digest = hashlib.sha256(settings.encode()).hexdigest()[:12]
-    return Recipe.build({**made, "output": str(folder / f"run-{digest}")})
+    return Recipe.build({**made, "output": str(folder / f"run-{digest(made)}")})
 
 
-def trained(made: Recipe) -> Path:
-    """The student's folder; the run is made, or gone on with, where it is not whole."""
-    if not (Path(made.output) / "report.json").exists():
-        run(made, resume=True)
-    return Path(made.output) / "student"
+@dataclass(frozen=True)
+class Row:
+    """A method with its options.
+
+    Attributes:
+        only: the teachers that teach, with a plus between them; all where None.
+        like: the row whose rate it takes.
+    """
+
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)
+    only: str | None = None
+    like: str | None = None
+
+    def taught_by(self, teacher: str) -> bool:
+        return self.only is None or teacher in self.only.split("+")
 
 
 class RatedRows:
@@ -226,4 +236,44 @@ def rates_table(rows: Rows) -> list[str]:
     lines = head("row", *(f"{rate:g}" for rate in rates))
     for row, values in by_row.items():
         lines.append(line(row, *(f"{100 * values[rate]:.2f}" if rate in values else "" for rate in rates)))
+    return lines
+
+
+def rated_arguments(script: str, rows: str | None) -> argparse.ArgumentParser:
+    """What scripts with rated rows take.
+
+    Args:
+        rows: default of --rows.
+    """
+    parser = arguments(script, device=False)
+    parser.add_argument("--tune", action="store_true", help="only choose rates")
+    parser.add_argument("--beside", type=int, default=1, help="trainings beside each other")
+    parser.add_argument("--rows", default=rows, help="names, separated by semicolons")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    return parser
+
+
+def told(student: Path, name: str, lr: float, seed: int) -> dict[str, Any]:
+    """What the report of a trained student says of its training, and of its teachers on held-out items."""
+    record = Record.load(student.parent)
+    cost = record["cost"]
+    assert cost is not None
+    return {
+        "row": name,
+        "lr": lr,
+        "seed": seed,
+        "steps": cost.steps,
+        "training_seconds": cost.training_seconds,
+        "held_out": record["reproduced"].terms,
+    }
+
+
+def differences_table(found: Iterable[tuple[tuple[str, ...], Differences]]) -> list[str]:
+    """Lines of what is compared, the difference in points with its interval, and over what."""
+    lines = []
+    for names, differences in found:
+        judged = judge("better", differences)
+        if judged.value is not None:
+            between = f"{judged.interval[0]:+.2f} to {judged.interval[1]:+.2f}" if judged.interval else ""
+            lines.append(line(*names, f"{judged.value:+.2f}", between, judged.basis))
     return lines

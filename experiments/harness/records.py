@@ -198,6 +198,12 @@ def code_of(make: Callable[..., Any]) -> str:
     return hashlib.sha256(shown.replace(", type_params=[]", "").encode()).hexdigest()[:16]
 
 
+def digest(made: Any) -> str:
+    """12 hex digits of what something is made of, for the name of its folder."""
+    settings = json.dumps(made, sort_keys=True, default=lambda each: each.__qualname__)
+    return hashlib.sha256(settings.encode()).hexdigest()[:12]
+
+
 def plain(value: Any) -> Any:
     """What JSON makes of it: tuples are lists, keys are words, paths their last part."""
     return json.loads(json.dumps(value, default=_word))

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness.comparing import compared
-from experiments.harness.records import RESULTS, WORK, Results, Rows, committed, short
+from experiments.harness.records import RESULTS, Results, Rows, committed, short
 
 from distilvec.recipe import Recipe
-
-__all__ = ["RESULTS", "WORK", "Results", "arguments", "committed", "finished", "settings_of", "shared"]
 
 #: Writes `table.md` and pictures into a folder, from rows; returns the page.
 Page = Callable[[Rows, Path], str]

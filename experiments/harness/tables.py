@@ -32,6 +32,13 @@ def head(*columns: str) -> list[str]:
     return [line(*columns), "|" + "---|" * len(columns)]
 
 
+def spread(values: Sequence[float], digits: int = 1, middle: float | None = None) -> str:
+    """A middle, the mean unless given, with the least and the largest of several values in brackets."""
+    middle = float(np.mean(values)) if middle is None else middle
+    ends = f" ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else ""
+    return f"{middle:.{digits}f}{ends}"
+
+
 def written(folder: Path, lines: Iterable[str]) -> str:
     """The page of these lines, which is also written to the folder's `table.md`."""
     page = "\n".join(lines) + "\n"

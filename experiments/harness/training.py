@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 
@@ -10,6 +11,7 @@ from distilvec.corpus import Corpus
 from distilvec.flow.fit import fit
 from distilvec.flow.lessons import Lessons, teach
 from distilvec.flow.prepare import Prepared, make_start, named_tasks, open_corpus, open_teachers, teachers_of
+from distilvec.flow.run import run
 from distilvec.flow.settle import settle
 from distilvec.flow.teach import Taught
 from distilvec.recipe import Recipe
@@ -31,3 +33,10 @@ def trained(
     lessons = teach(prepared) if taught is None else Lessons(tuple(taught))
     done = fit(prepared, lessons, resume=resume)
     return done.student, done.fitted, lessons
+
+
+def student_of(made: Recipe) -> Path:
+    """The folder of a recipe's student; the run is made, or gone on with, where it is not whole."""
+    if not (Path(made.output) / "report.json").exists():
+        run(made, resume=True)
+    return Path(made.output) / "student"

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 import functools
-import gzip
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of, shared
+from experiments.harness.records import WORK, Results, digest
+from experiments.harness.script import arguments, finished, settings_of, shared
+from experiments.harness.texts import shared_rows, write_rows
+from experiments.harness.training import student_of
 from experiments.headline.table import BEST, write_page
 from sentence_transformers import SentenceTransformer
 
 from distilvec.corpus import read_corpus
 from distilvec.flow.demo import demo_teacher
-from distilvec.flow.run import run
 from distilvec.judging import CachedEncoder, judge, speed, talas_tasks
 from distilvec.recipe import Recipe
 from distilvec.report import Record
@@ -37,18 +36,11 @@ def pool() -> Path:
         texts: dict[str, str] = {}
         columns_of = {"talas_corpus": ("text",), "sentences": ("text",), "pairs": ("anchor", "positive", "negative")}
         for name, columns in columns_of.items():
-            with gzip.open(shared() / "data" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as rows:
-                for line in rows:
-                    row = json.loads(line)
-                    for column in columns:
-                        if row.get(column):
-                            texts.setdefault(row[column], row.get("source") or row["domain"])
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(".partial")
-        partial.write_text(
-            "".join(json.dumps({"text": t, "source": s}) + "\n" for t, s in texts.items()), encoding="utf-8"
-        )
-        partial.replace(file)
+            for row in shared_rows(name):
+                for column in columns:
+                    if row.get(column):
+                        texts.setdefault(row[column], row.get("source") or row["domain"])
+        write_rows(file, ({"text": text, "source": source} for text, source in texts.items()))
     return file
 
 
@@ -76,8 +68,7 @@ def recipe(options: argparse.Namespace) -> dict[str, Any]:
         "judging": {"tasks": [], "agreement": True},
         "cache": str(WORK / "headline"),
     }
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
-    return {**made, "output": str(WORK / "headline" / f"run-{options.method}-{digest}")}
+    return {**made, "output": str(WORK / "headline" / f"run-{options.method}-{digest(made)}")}
 
 
 def defaults() -> argparse.Namespace:
@@ -114,9 +105,7 @@ def main() -> None:
 
 def trained(made: Recipe) -> tuple[Path, Any]:
     """Folder and corpus of the run, which is made or gone on with where it is not whole."""
-    folder = Path(made.output)
-    if not (folder / "report.json").exists():
-        run(made, resume=True)
+    folder = student_of(made).parent
     about = made.corpus.model_dump(exclude={"path"})
     return folder, read_corpus(made.corpus.path, WORK / "headline" / "corpus", **about)
 

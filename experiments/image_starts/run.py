@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.rates import RatedRows, beside, make_rows, recipe_in, trained
-from experiments.harness.script import WORK, Results, arguments, finished, shared
+from experiments.harness.rates import RatedRows, Row, beside, make_rows, rated_arguments, recipe_in, told
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import finished, shared
+from experiments.harness.training import student_of
 from experiments.image_starts.table import LIKE, write_page
 from experiments.images.data import SETS, data, read_tasks, write_pool
 from experiments.images.run import FUNCTIONS, PROBE_SEEDS
@@ -21,7 +23,6 @@ from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import IMAGES, PerceptronTask
 from distilvec.kinds.image.images import data_uri
 from distilvec.recipe import Recipe
-from distilvec.report import Record
 from distilvec.teachers import load_teacher
 
 EXPERIMENT = "image_starts"
@@ -30,19 +31,6 @@ TEACHERS = ("resnet56", "mlperf", "imagenet", "birds")
 EPOCHS, BATCH, HOLDOUT = 50, 128, 0.05
 #: That every row is tried at.
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method with its options.
-
-    Attributes:
-        only: the one teacher; all where None.
-    """
-
-    method: str
-    options: dict[str, Any] = field(default_factory=dict)
-    only: str | None = None
 
 
 #: What the losses share in the paper's form.
@@ -84,7 +72,7 @@ def start() -> Path:
 def recipe(name: str, lr: float, seed: int) -> Recipe:
     """The run of a row; its folder is named after all that it is made of."""
     row = ROWS[name]
-    chosen = [teacher for teacher in TEACHERS if row.only in (None, teacher)]
+    chosen = [teacher for teacher in TEACHERS if row.taught_by(teacher)]
     models = shared() / "models"
     made: dict[str, Any] = {
         "corpus": {"path": str(pool()), "modality": "image", "holdout": HOLDOUT},
@@ -142,7 +130,7 @@ def scores(model: Path, tasks: list[PerceptronTask]) -> dict[str, dict[str, Any]
 
 def validated(name: str, lr: float) -> dict[str, Any]:
     """Accuracy on validation images, at full length."""
-    found = scores(trained(recipe(name, lr, 0)), validation())
+    found = scores(student_of(recipe(name, lr, 0)), validation())
     return {
         "row": name,
         "lr": lr,
@@ -153,17 +141,9 @@ def validated(name: str, lr: float) -> dict[str, Any]:
 
 def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     """A trained student on the test images, and what of its teachers is in it."""
-    student = trained(recipe(name, lr, seed))
-    record = Record.load(student.parent)
-    cost = record["cost"]
-    assert cost is not None
+    student = student_of(recipe(name, lr, seed))
     return {
-        "row": name,
-        "lr": lr,
-        "seed": seed,
-        "steps": cost.steps,
-        "training_seconds": cost.training_seconds,
-        "held_out": record["reproduced"].terms,
+        **told(student, name, lr, seed),
         "tasks": scores(student, read_tasks(None, PROBE_SEEDS)),
     }
 
@@ -190,11 +170,7 @@ def taught() -> None:
 
 
 def main() -> None:
-    parser = arguments(__file__, device=False)
-    parser.add_argument("--tune", action="store_true", help="only choose rates")
-    parser.add_argument("--beside", type=int, default=1, help="trainings beside each other")
-    parser.add_argument("--rows", default=";".join(ROWS), help="names, separated by semicolons")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser = rated_arguments(__file__, ";".join(ROWS))
     options = parser.parse_args()
     results = Results(EXPERIMENT)
     if finished(options, results, write_page):

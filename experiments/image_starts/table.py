@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.rates import ENDS, rates_table, shown, tuned
+from experiments.harness.rates import ENDS, differences_table, rates_table, shown, tuned
 from experiments.harness.records import Rows, committed, seeds
-from experiments.harness.setting import Setting, end_note, points, varied
+from experiments.harness.setting import Setting, differences_of, end_note, points, varied
 from experiments.harness.tables import cell, head, line, written
-from experiments.harness.verdicts import judge
 
 HEADER = (
     """# Pretrained image students
@@ -52,11 +51,9 @@ def write_page(rows: Rows, folder: Path) -> str:
         lines.append(line(called, len(runs), lr, *values, average))
     lines += ["", "## Differences", "", "Points, with the wider interval of that over sets and that over seeds.", ""]
     lines += head("first", "second", "difference", "interval", "of")
-    for first, second in COMPARED:
-        found = judge("better", differences(rows, first, second))
-        if found.value is not None:
-            between = f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found.interval else ""
-            lines.append(line(first, second, f"{found.value:+.2f}", between, found.basis))
+    lines += differences_table(
+        (pair, differences_of(*(points(scores(rows, row)) for row in pair))) for pair in COMPARED
+    )
     lines += [
         "",
         "## Rates",
@@ -66,19 +63,6 @@ def write_page(rows: Rows, folder: Path) -> str:
         *rates_table(rows),
     ]
     return written(folder, lines)
-
-
-def differences(rows: Rows, first: str, second: str) -> dict[str, dict[int | None, float]]:
-    """Set -> seed -> points; what is not trained here stands beside every seed."""
-    one, other = seeds(rows, first), seeds(rows, second)
-    if second == START:
-        other = {seed: other[0] for seed in one if other}
-    shared = [seed for seed in one if seed in other]
-    made = {
-        name: {seed: 100 * (_accuracy(one[seed], name) - _accuracy(other[seed], name)) for seed in shared}
-        for name in SETS
-    }
-    return {name: each for name, each in made.items() if each}  # type: ignore[misc]
 
 
 def scores(rows: Rows, row: str) -> dict[int | None, dict[str, float]]:

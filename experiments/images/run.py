@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of, shared
-from experiments.harness.training import settled, trained
+from experiments.harness.bench import Bench, named_rows
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import arguments, finished, shared
 from experiments.images import networks as image_networks
 from experiments.images.data import CIFAR_IMAGES, data, read_tasks, write_pool
-from experiments.images.rows import GROUPS, REPEATED, ROWS, TEACHERS, single_rows
+from experiments.images.rows import GROUPS, REPEATED, ROWS, TEACHERS, Row
 from experiments.images.table import EXPERIMENT, best_single, write_page
 
-from distilvec.flow.prepare import Teachers, make_start, open_corpus
-from distilvec.flow.teach import Taught, teach_one
+from distilvec.corpus import Corpus
 from distilvec.judging import CachedEncoder
 from distilvec.recipe import Recipe, TeacherSection
+from distilvec.training import Fitted
 
 SEEDS = 3
 PROBE_SEEDS = (0, 1, 2)
@@ -32,9 +32,6 @@ FUNCTIONS = {
     "birds": (image_networks.birds_mobilenet, "inat_birds_mobilenet_v2_224"),
     "vww": (image_networks.vww_mobilenet, "vww_mobilenet_v1_025"),
 }
-#: Processor seconds, for the estimate: a step of either student, what a teacher's kernel adds to it, vectors and probes
-#: of a model, and the vectors of all teachers of one image.
-STEP, VIT_STEP, KERNEL, PROBES, TEACHING = 0.11, 1.35, 0.004, 15.0, 0.0145
 
 
 @dataclass(frozen=True)
@@ -57,14 +54,15 @@ class Size:
 QUICK = Size(epochs=1, pool=240, batch=32, kernel=32, images=60, probe_seeds=(0, 1))
 
 
-class Bench:
+class Images(Bench):
     """Corpus, teachers, stores and tasks, made once and shared by all rows."""
 
+    rows = ROWS
+
     def __init__(self, size: Size, results: Results, device: str | None = None) -> None:
-        self.size, self.results, self.work = size, results, results.work
-        work = self.work
-        self.place: dict[str, Any] = {"use_cpu": True} if device == "cpu" else {}
-        self.pool, self.images = write_pool(work / "pool.npz", size.pool)
+        super().__init__(results, device)
+        self.size = size
+        self.pool, self.images = write_pool(self.work / "pool.npz", size.pool)
         self.tasks = read_tasks(size.images, size.probe_seeds)
 
     def section(self, name: str) -> TeacherSection:
@@ -131,12 +129,6 @@ class Bench:
             ViTModel(config).save_pretrained(folder)
         return folder
 
-    @functools.cache  # noqa: B019  # one bench a process
-    def taught(self, teacher: str) -> Taught:
-        """The teacher with its vectors of the whole corpus stored."""
-        recipe = self.recipe("gaussian", 0)
-        return teach_one(self.section(teacher), open_corpus(recipe), recipe.place / "stores")
-
     def teacher(self, name: str) -> None:
         self.results.run(f"teacher-{name}", functools.partial(self.teacher_row, name), teacher=name)
 
@@ -149,31 +141,12 @@ class Bench:
         result = {"teacher": name, "parameters": parameters, "width": taught.teacher.card.width}
         return result | self.probe(CachedEncoder(taught.teacher))
 
-    def row(self, name: str, seed: int) -> None:
-        make = functools.partial(self.trained_row, name, seed)
-        self.results.run(f"{name}-{seed}", make, row=name, **settings_of(self.recipe(name, seed)))
+    def facts(self, row: Row, corpus: Corpus, fitted: Fitted) -> dict[str, Any]:
+        teachers = list(row.teachers) if row.method != "sft" else []
+        return {"teachers": teachers, "images": len(corpus.train_rows), "kernel_parameters": fitted.heads}
 
-    def trained_row(self, name: str, seed: int) -> dict[str, Any]:
-        row, recipe = ROWS[name], self.recipe(name, seed)
-        shutil.rmtree(recipe.output, ignore_errors=True)
-        corpus, result = open_corpus(recipe), {"row": name, "seed": seed}
-        if row.method is None:
-            student = make_start(recipe, corpus, Teachers()).open()
-        else:
-            taught = [self.taught(teacher) for teacher in row.teachers]
-            student, fitted, _ = trained(settled(recipe, corpus, [each.teacher for each in taught]), taught)
-            shutil.rmtree(recipe.output, ignore_errors=True)
-            result |= {
-                "teachers": list(row.teachers) if row.method != "sft" else [],
-                "steps": fitted.steps,
-                "epochs": recipe.training.epochs,
-                "images": len(corpus.train_rows),
-                "kernel_parameters": fitted.heads,
-                "training_seconds": round(fitted.seconds, 1),
-                "held_out": _per_teacher(fitted.held_out, row.teachers),
-            }
-        result["parameters"] = sum(p.numel() for p in student.parameters())
-        return result | self.probe(CachedEncoder(student))
+    def judged(self, label: str, student: Any) -> dict[str, Any]:
+        return {"parameters": sum(p.numel() for p in student.parameters()), **self.probe(CachedEncoder(student))}
 
     def probe(self, encode: CachedEncoder) -> dict[str, Any]:
         """Accuracy on each data set: mean over the probes' seeds, with the interval over test images."""
@@ -195,43 +168,6 @@ class Bench:
         }
 
 
-def _per_teacher(terms: dict[str, float], teachers: Sequence[str]) -> dict[str, dict[str, float]]:
-    """`explained:birds` -> birds, explained; with one teacher the terms have no suffix."""
-    found: dict[str, dict[str, float]] = {}
-    for term, value in terms.items():
-        name, _, teacher = term.partition(":")
-        found.setdefault(teacher or teachers[0], {})[name] = value
-    return found
-
-
-def named_rows(words: str) -> list[str]:
-    """Row names of groups, of `default` (all groups but those of the vision transformer) and of single rows."""
-    default = [row for group, rows in GROUPS.items() if not group.startswith("vit") for row in rows]
-    found = [
-        row for word in words.split(",") for row in (default if word == "default" else GROUPS.get(word, {word: None}))
-    ]
-    unknown = [row for row in found if row not in ROWS]
-    if unknown:
-        raise SystemExit(f"There is no row or group {unknown[0]!r}; groups: default, {', '.join(GROUPS)}.")
-    return list(dict.fromkeys(found))
-
-
-def estimate(bench: Bench, rows: Sequence[str], seeds: int) -> float:
-    """Minutes on one core, from what was measured on one, where nothing is there yet."""
-    images = bench.images + sum(len(task.texts()) for task in bench.tasks)
-    seconds = len(TEACHERS) * PROBES + TEACHING * images
-    # The best single-teacher student is not known yet: counted as resnet56's, which costs the same.
-    repeated = [row for row in rows if row in REPEATED]
-    repeated += ["gaussian from resnet56"] if set(single_rows()) <= set(rows) else []
-    for row in [*rows, *(repeated * (seeds - 1))]:
-        made = ROWS[row]
-        steps = bench.size.epochs * bench.images / bench.size.batch if made.method else 0.0
-        kernels = KERNEL * len(made.teachers) if made.method != "sft" else 0.0
-        # A quarter of the steps for a vision transformer.
-        seconds += PROBES + (steps / 4 * VIT_STEP if made.vit else steps * STEP) + steps * kernels
-    return seconds / 60
-
-
 def main() -> None:
     parser = arguments(__file__, quick="a few steps on a few images, kept apart")
     parser.add_argument("--rows", default="default", help=f"default, {', '.join(GROUPS)}, or names, between commas")
@@ -243,32 +179,18 @@ def main() -> None:
     results = Results(EXPERIMENT, {"size": dataclasses.asdict(size)}, work=work)
     if finished(options, results, write_page):
         return
-    rows = named_rows(options.rows)
-    bench = Bench(size, results, options.device)
-    print(f"about {estimate(bench, rows, options.seeds):.0f} minutes on one core where nothing is there yet")
-    run(bench, rows, options.seeds)
+    rows = named_rows(options.rows, GROUPS, "vit")
+    run(Images(size, results, options.device), rows, options.seeds)
     print(write_page(results.rows(), results.home))
 
 
-def run(bench: Bench, rows: Sequence[str], seeds: int) -> None:
+def run(bench: Images, rows: Sequence[str], seeds: int) -> None:
     """Teachers first, then each row with seed 0, then the further seeds."""
-    jobs: list[tuple[str, Callable[[], Any]]] = [
-        (f"teacher {name}", functools.partial(bench.teacher, name)) for name in TEACHERS
-    ]
-    jobs += [(f"{row}, seed 0", functools.partial(bench.row, row, 0)) for row in rows]
-    _work_off(bench, jobs)
-    best = best_single(bench.results.rows())
-    again = [row for row in rows if row in REPEATED or row == best]
-    for seed in range(1, seeds):
-        _work_off(bench, [(f"{row}, seed {seed}", functools.partial(bench.row, row, seed)) for row in again])
-
-
-def _work_off(bench: Bench, jobs: Sequence[tuple[str, Callable[[], Any]]]) -> None:
-    for number, (label, job) in enumerate(jobs, 1):
-        start = time.perf_counter()
-        job()
-        print(f"{number} of {len(jobs)}, {label}: {time.perf_counter() - start:.0f} s", flush=True)
-        write_page(bench.results.rows(), bench.results.home)
+    bench.work_off(((f"teacher {name}", functools.partial(bench.teacher, name)) for name in TEACHERS), write_page)
+    for seed in range(seeds):
+        best = best_single(bench.results.rows()) if seed else None
+        wanted = [row for row in rows if not seed or row in REPEATED or row == best]
+        bench.work_off(((f"{row}, seed {seed}", functools.partial(bench.row, row, seed)) for row in wanted), write_page)
 
 
 if __name__ == "__main__":

@@ -89,25 +89,6 @@ def best_teacher(rows: Rows) -> str | None:
     return max(found, key=found.__getitem__) if len(found) == len(TEACHERS) else None
 
 
-def paired(rows: Rows, a: str, b: str) -> tuple[str, dict[str, dict[int | None, float]]]:
-    """What `b` turned out to be, and data set -> seed -> by how many points a is above it.
-
-    Args:
-        a: a row.
-        b: a row, or `BEST_SINGLE` or `BEST_TEACHER`.
-    """
-    first = seeds(rows, a)
-    if b == BEST_TEACHER:
-        name = best_teacher(rows)
-        second = dict.fromkeys(first, teachers_of(rows)[name]) if name else {}
-    else:
-        name = best_single(rows) if b == BEST_SINGLE else b
-        second = seeds(rows, name) if name else {}
-    both = [seed for seed in first if seed in second]
-    gaps = {s: {k: v - accuracies(second[s])[k] for k, v in accuracies(first[s]).items()} for s in both}
-    return name or b, {data: {seed: gaps[seed][data] for seed in both} for data in SETS if both}
-
-
 def write_page(rows: Rows, folder: Path) -> str:
     """Write table.md, and images.svg where there is enough for it; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)

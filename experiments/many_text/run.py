@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gzip
-import hashlib
 import json
 import shutil
 from collections.abc import Sequence
@@ -14,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from experiments.harness.script import WORK, Results, arguments, finished, shared
+from experiments.harness.records import WORK, Results, digest
+from experiments.harness.script import arguments, finished, shared
+from experiments.harness.texts import read_rows
 from experiments.headline.run import clean, pool, without
 from experiments.many_text import teachers as text_teachers
 from experiments.many_text.table import EXPERIMENT, ROWS, SETS, Row, write_page
@@ -70,7 +71,7 @@ class ManyText:
         self.validation = talas_tasks(
             data, max_train=min(limit, 4000), split="validation", names=["emotion", "wic", "stsb"]
         )
-        rows = read_rows(data / "banking77.test.jsonl.gz")
+        rows = list(read_rows(data / "banking77.test.jsonl.gz"))
         self.clusters = ClusteringTask("banking77 clusters", [r["text"] for r in rows], [r["label"] for r in rows])
 
     def teach(self, quick: bool) -> dict[str, Taught]:
@@ -92,8 +93,7 @@ class ManyText:
         setup = {"teachers": list(about), "built": about, "epochs": self.epochs, "texts": len(self.corpus)}
         self.built_with = about
         self.results.run(f"{self.name}/setup", functools.partial(setup_row, setup), **setup)
-        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
-        self.stores = self.work / "stores" / digest
+        self.stores = self.work / "stores" / digest(about)
         return {name: teach_one(section, self.corpus, self.stores) for name, section in sections.items()}
 
     def teachers_of(self, row: Row) -> list[Taught]:
@@ -277,18 +277,13 @@ def count(student: Any) -> int:
     return sum(p.numel() for p in student.parameters())
 
 
-def read_rows(file: Path) -> list[dict[str, Any]]:
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
-
-
 def cut_data(folder: Path, rows: int = 40) -> Path:
     """A seeded sample of every file of the evaluation sets, and of TALAS's corpus."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in sorted((shared() / "data").glob("*.jsonl.gz")):
         if file.name.split(".")[0] in ("sentences", "pairs", "imdb", "cranfield", "ag_news"):
             continue
-        found = read_rows(file)
+        found = list(read_rows(file))
         kept = np.random.default_rng(0).permutation(len(found))[: 200 if "corpus" in file.name else rows]
         with gzip.open(folder / file.name, "wt", encoding="utf-8") as out:
             out.writelines(json.dumps(found[row]) + "\n" for row in kept)

@@ -1,4 +1,4 @@
-"""The rows of `many_text`, and the page and the picture of what it has found so far."""
+"""The rows of `many_text`, and the page of what it has found so far."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from experiments.harness.tables import cell, written
 
 EXPERIMENT = "many_text"
 Found = dict[str, Any]
-#: Millions of parameters that the picture names.
-TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 TEACHERS = ("minilm", "words", "lsa", "chars", "bpe")
 #: The nine sets by their metric: macro-F1, average precision, Spearman's rho.
 KINDS = {
@@ -26,13 +24,6 @@ KINDS = {
 }
 #: The sets without a test row whose text is in TALAS's corpus.
 CLEAN = ("banking77", "tweeteval_sentiment", "scitail", "sick")
-#: Panels of the picture: what is measured, and the axis.
-PANELS = {
-    "classification": "classification, macro-F1",
-    "similarity": "similarity, Spearman's rho",
-    "clusters": "clusters, V-measure",
-    "all": "average of the nine sets",
-}
 #: Name of a row that is found out.
 BEST_SINGLE = "best single"
 
@@ -112,7 +103,7 @@ def best_single(corpus: Rows) -> str | None:
 
 
 def write_page(rows: Rows, folder: Path) -> str:
-    """Write table.md, and a picture per corpus, of everything that is there."""
+    """The tables of everything that is there, also written to `table.md`."""
     lines = [HEADER]
     for name in folders(rows):
         corpus = below(rows, name)
@@ -125,10 +116,6 @@ def write_page(rows: Rows, folder: Path) -> str:
         lines += ["", f"## Corpus `{name}`", "", *_scores(references, trained, lr), *withdrawn(down)]
         lines += ["", "### What is left of each teacher", "", *_per_teacher(teachers, references, trained)]
         lines += _bound(trained)
-        if references and trained:
-            (folder / name).mkdir(parents=True, exist_ok=True)
-            draw(folder / name / "frontier.svg", teachers, references, trained)
-            lines += ["", f"![scores against parameters]({name}/frontier.svg)"]
     return written(folder, lines)
 
 
@@ -208,66 +195,6 @@ def _bound(trained: dict[str, list[Found]]) -> list[str]:
         cells = [cell([run["bound"][name][key] for run in runs], 1, 3) for key in ("share_of_bound", "correlation")]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
-
-
-def draw(file: Path, teachers: list[str], references: dict[str, Found], trained: dict[str, list[Found]]) -> None:
-    """Scores against parameters, a panel per kind; the line joins those that nothing smaller beats."""
-    from matplotlib.figure import Figure
-
-    from distilvec.report.plots import style
-
-    models = {name: [run] for name, run in references.items()} | trained
-    with style():
-        figure = Figure(figsize=(11, 8.4), layout="constrained")
-        for axes, (what, title) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
-            points = [
-                (name, runs[0]["parameters"], 100 * float(np.mean([measured(run, what) for run in runs])))
-                for name, runs in models.items()
-            ]
-            _frontier(axes, points, teachers)
-            axes.set_ylabel(f"{title}, percent")
-        figure.savefig(file, facecolor="white", metadata={"Date": None, "Creator": None})
-
-
-def _frontier(axes: Any, points: list[tuple[str, float, float]], teachers: list[str]) -> None:
-    from distilvec.report.plots import LINE, ROLE_COLOURS, ROLE_MARKERS
-
-    best, top = [], -np.inf
-    for _, size, score in sorted(points, key=lambda point: (point[1], -point[2])):
-        if score > top:
-            best.append((size, score))
-            top = score
-    axes.step(*zip(*best, strict=True), where="post", color=LINE, linewidth=1)
-    for role in ("teacher", "student"):
-        chosen = [point for point in points if (point[0] in teachers) is (role == "teacher")]
-        axes.scatter(
-            [point[1] for point in chosen],
-            [point[2] for point in chosen],
-            s=22,
-            marker=ROLE_MARKERS[role],
-            color=ROLE_COLOURS[role],
-            label=f"{role}s",
-        )
-    _label(axes, points)
-    axes.set_xscale("log")
-    axes.set_xlim(right=2.5 * max(point[1] for point in points))  # room for the names
-    ticks = [tick for tick in TICKS if axes.get_xlim()[0] < 1e6 * tick < axes.get_xlim()[1]]
-    axes.set_xticks([1e6 * tick for tick in ticks], [f"{tick:g} M" for tick in ticks])
-    axes.set_xticks([], minor=True)
-    axes.set_xlabel("parameters")
-    axes.grid(axis="y")
-    axes.legend(loc="lower right")
-
-
-def _label(axes: Any, points: list[tuple[str, float, float]]) -> None:
-    """Names beside the points, moved apart where they are of about one size: students mostly are."""
-    span = max(point[2] for point in points) - min(point[2] for point in points)
-    last: dict[int, float] = {}
-    for name, size, score in sorted(points, key=lambda point: point[2]):
-        place = round(4 * float(np.log10(size)))
-        height = max(score, last.get(place, -np.inf) + 0.035 * max(span, 1e-6))
-        last[place] = height
-        axes.annotate(name, (size, score), xytext=(1.07 * size, height), fontsize=6, va="center")
 
 
 HEADER = (

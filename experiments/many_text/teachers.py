@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import gzip
 import json
 import re
 import shutil
@@ -27,7 +26,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from experiments.harness.script import WORK, shared
+from experiments.harness.records import WORK
+from experiments.harness.script import shared
+from experiments.harness.texts import shared_rows
 from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
 from sklearn.utils.extmath import randomized_svd
@@ -56,12 +57,10 @@ def pool(limit: int | None = None) -> list[str]:
     """The texts of the shared sentences and pairs, each once."""
     texts: dict[str, None] = {}
     for name, columns in (("sentences", ("text",)), ("pairs", ("anchor", "positive", "negative"))):
-        with gzip.open(shared() / "data" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
-            for line in lines:
-                row = json.loads(line)
-                texts.update((row[column], None) for column in columns if row.get(column))
-                if limit is not None and len(texts) >= limit:
-                    return list(texts)[:limit]
+        for row in shared_rows(name):
+            texts.update((row[column], None) for column in columns if row.get(column))
+            if limit is not None and len(texts) >= limit:
+                return list(texts)[:limit]
     return list(texts)
 
 

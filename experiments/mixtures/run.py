@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import gzip
-import json
 import random
 import shutil
 import time
@@ -16,7 +14,9 @@ import numpy as np
 import torch
 from experiments.embedder.run import DTYPE, FOLDER, embedder
 from experiments.harness.rates import best_rate
-from experiments.harness.script import RESULTS, WORK, Results, arguments, finished, shared
+from experiments.harness.records import RESULTS, WORK, Results
+from experiments.harness.script import arguments, finished, shared
+from experiments.harness.texts import shared_rows
 from experiments.mixtures.table import EXPERIMENT, GROUPS, MODES, validation, write_page
 
 from distilvec.corpus import Corpus, read_corpus
@@ -53,7 +53,7 @@ class Bench:
     def __init__(self, quick: bool, device: str | None, results: Results) -> None:
         self.quick, self.results, self.work = quick, results, results.work
         self.place = {"bf16": bfloat16_pays(), **({"use_cpu": True} if device == "cpu" else {})}
-        rows = read("pairs")
+        rows = list(shared_rows("pairs"))
         triplets = [row for row in rows if row.get("negative")]
         pairs = [row for row in rows if not row.get("negative")]
         random.Random(0).shuffle(pairs)
@@ -61,7 +61,7 @@ class Bench:
         self.pairs = self._corpus("pairs", pairs[: limits[0]], ["anchor", "positive"])
         self.triplets = self._corpus("triplets", triplets[: limits[1]], ["anchor", "positive", "negative"])
         self.validation, self.tests = validation_tasks(120 if quick else None), test_tasks(120 if quick else None)
-        texts = [row["text1"] for row in read("stsb.validation")]
+        texts = [row["text1"] for row in shared_rows("stsb.validation")]
         self.texts = list(dict.fromkeys(texts))[: 20 if quick else GEOMETRY_TEXTS]
 
     def _corpus(self, name: str, rows: list[dict[str, str]], columns: list[str]) -> Corpus:
@@ -208,25 +208,20 @@ def parts(steps: list[dict[str, float]]) -> list[list[dict[str, float]]]:
     return [part.tolist() for part in np.array_split(np.array(steps, dtype=object), min(30, len(steps)))]
 
 
-def read(name: str) -> list[dict[str, Any]]:
-    with gzip.open(shared() / "data" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
-
-
 def similarity(name: str, split: str, limit: int | None) -> JudgingTask:
-    rows = read(f"{name}.{split}")[:limit]
+    rows = list(shared_rows(f"{name}.{split}"))[:limit]
     columns = [[row[key] for row in rows] for key in ("text1", "text2", "score")]
     return SimilarityTask(name, *columns)
 
 
 def pair_task(name: str, right: str, split: str, limit: int | None) -> JudgingTask:
-    rows = read(f"{name}.{split}")[:limit]
+    rows = list(shared_rows(f"{name}.{split}"))[:limit]
     labels = [int(str(row["label"]) == right) for row in rows]
     return PairTask(name, [row["text1"] for row in rows], [row["text2"] for row in rows], labels)
 
 
 def clustering(name: str, split: str, limit: int | None) -> JudgingTask:
-    rows = read(f"{name}.{split}")
+    rows = list(shared_rows(f"{name}.{split}"))
     random.Random(0).shuffle(rows)
     return ClusteringTask(name, [row["text"] for row in rows[:limit]], [row["label"] for row in rows[:limit]])
 

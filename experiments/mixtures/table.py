@@ -90,17 +90,6 @@ def means(tasks: dict[str, Any]) -> list[float]:
     return [float(np.mean([tasks[t]["value"] for t in group if t in tasks])) for group in GROUPS.values()]
 
 
-def paired(rows: Rows, one: str, other: str, group: str) -> dict[str, dict[int | None, float]]:
-    """Task of a group -> run -> one aggregation minus another in points, each at its own rate."""
-    first, second = runs_of(rows, one), runs_of(rows, other)
-    both = [run for run in first if run in second]
-    values = {
-        task: {run: [each[run]["tasks"][task]["value"] for each in (first, second)] for run in both}
-        for task in GROUPS[group]
-    }
-    return {task: {run: 100 * (a - b) for run, (a, b) in each.items()} for task, each in values.items() if both}
-
-
 def _starts(rows: Rows) -> list[str]:
     found = {number: row for number in starts_of(rows) if (row := rows.get(f"start-mixture-{number}"))}
     columns = ("steps", "angle", "above 40 degrees", "busiest expert of each mixture", "balance loss")

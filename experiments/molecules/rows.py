@@ -224,15 +224,3 @@ def read_probes(folder: Path, size: Size) -> Probes:
         share = column.minority
         probes.items[column.task] = {"n": there, "minority": None if share is None else round(share, 5)}
     return probes
-
-
-def named_rows(words: str) -> list[str]:
-    """Row names of groups, of `default` (all groups but large) and of single rows."""
-    default = [row for group, rows in GROUPS.items() if group != "large" for row in rows]
-    found = [
-        row for word in words.split(",") for row in (default if word == "default" else GROUPS.get(word, {word: None}))
-    ]
-    unknown = [row for row in found if row not in ROWS]
-    if unknown:
-        raise SystemExit(f"There is no row or group {unknown[0]!r}; groups: default, {', '.join(GROUPS)}.")
-    return list(dict.fromkeys(found))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
-import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of, shared
-from experiments.harness.training import settled, trained
+from experiments.harness.bench import Bench, named_rows
+from experiments.harness.records import WORK, Results, digest
+from experiments.harness.script import arguments, finished, shared
 from experiments.molecules.rows import (
     BATCH,
     EPOCHS,
@@ -28,28 +27,30 @@ from experiments.molecules.rows import (
     ROWS,
     SEEDS,
     TEACHERS,
+    Row,
     Size,
     compressed_descriptors,
-    named_rows,
     read_probes,
 )
 from experiments.molecules.table import EXPERIMENT, write_page
 
-from distilvec.flow.prepare import Teachers, make_start, open_corpus
-from distilvec.flow.teach import Taught, teach_one
+from distilvec.corpus import Corpus
 from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import disagreement
 from distilvec.judging.scores import Score
 from distilvec.modules.molecule import Graph, collate, graphs_of
 from distilvec.recipe import Recipe, TeacherSection
+from distilvec.training import Fitted
 
 
-class Bench:
+class Molecules(Bench):
     """Corpora, teachers, stores and tasks, made once and shared by all rows."""
 
+    rows = ROWS
+
     def __init__(self, size: Size, results: Results, device: str | None = None) -> None:
-        self.size, self.results, self.work = size, results, results.work
-        self.place: dict[str, Any] = {"use_cpu": True} if device == "cpu" else {}
+        super().__init__(results, device)
+        self.size = size
         self.probes = read_probes(shared() / "data" / "molecules", size)
         self._probed: dict[str, dict[str, Score]] = {}
 
@@ -109,16 +110,9 @@ class Bench:
             }
         )
 
-    @functools.cache  # noqa: B019  # one bench a process
-    def taught(self, teacher: str) -> Taught:
-        """The teacher with its vectors of the whole pool stored."""
-        recipe = self.recipe("gaussian", 0)
-        return teach_one(self.section(teacher), open_corpus(recipe), recipe.place / "stores")
-
     def teacher(self, name: str) -> dict[str, Score]:
         """Its probes; their outputs are kept beside the corpora, for the disagreement with the students."""
-        digest = hashlib.sha256(json.dumps(self.results.settings, sort_keys=True).encode()).hexdigest()[:12]
-        outputs = self.work / "outputs" / f"{name}-{digest}.json"
+        outputs = self.work / "outputs" / f"{name}-{digest(self.results.settings)}.json"
         self.results.run(f"teacher-{name}", functools.partial(self.teacher_row, name, outputs), teacher=name)
         if not outputs.exists():
             self.teacher_row(name, outputs)
@@ -137,35 +131,17 @@ class Bench:
         """What is known of the columns, the same for every row."""
         return {"items": self.probes.items, "refused": self.probes.refused}
 
-    def row(self, name: str, seed: int) -> None:
-        make = functools.partial(self.trained_row, name, seed)
-        self.results.run(f"{name}-{seed}", make, row=name, **settings_of(self.recipe(name, seed)))
+    def facts(self, row: Row, corpus: Corpus, fitted: Fitted) -> dict[str, Any]:
+        return {
+            "teachers": list(row.teachers),
+            "molecules": len(corpus.train_rows),
+            "parameters": {"student": fitted.trained, "kernels": fitted.heads},
+            "curve": [[entry["step"], round(entry["loss"], 5)] for entry in fitted.log if "loss" in entry],
+        }
 
-    def trained_row(self, name: str, seed: int) -> dict[str, Any]:
-        row, recipe = ROWS[name], self.recipe(name, seed)
-        shutil.rmtree(recipe.output, ignore_errors=True)
-        corpus, result = open_corpus(recipe), {"row": name, "seed": seed}
-        if row.method is None:
-            student = make_start(recipe, corpus, Teachers()).open()
-        else:
-            taught = [self.taught(teacher) for teacher in row.teachers]
-            student, fitted, _ = trained(settled(recipe, corpus, [each.teacher for each in taught]), taught)
-            shutil.rmtree(recipe.output, ignore_errors=True)
-            result |= {
-                "teachers": list(row.teachers),
-                "steps": fitted.steps,
-                "epochs": recipe.training.epochs,
-                "molecules": len(corpus.train_rows),
-                "parameters": {"student": fitted.trained, "kernels": fitted.heads},
-                "training_seconds": round(fitted.seconds, 1),
-                "held_out": _per_teacher(fitted.held_out, row.teachers),
-                "curve": [[entry["step"], round(entry["loss"], 5)] for entry in fitted.log if "loss" in entry],
-            }
-        label = f"{name}-{seed}"
-        result |= self._probe(label, CachedEncoder(functools.partial(self.embed, student)))
-        scores = self._probed.pop(label)
-        result["disagreement"] = self.disagreements(scores)
-        return result
+    def judged(self, label: str, student: Any) -> dict[str, Any]:
+        found = self._probe(label, CachedEncoder(functools.partial(self.embed, student)))
+        return {**found, "disagreement": self.disagreements(self._probed.pop(label))}
 
     @torch.inference_mode()
     def embed(self, student: Any, smiles: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -211,15 +187,6 @@ class Bench:
         return found
 
 
-def _per_teacher(terms: dict[str, float], teachers: Sequence[str]) -> dict[str, dict[str, float]]:
-    """`explained:gcn` -> gcn, explained; with one teacher the terms have no suffix."""
-    found: dict[str, dict[str, float]] = {}
-    for term, value in terms.items():
-        name, _, teacher = term.partition(":")
-        found.setdefault(teacher or teachers[0], {})[name] = value
-    return found
-
-
 def main() -> None:
     parser = arguments(__file__, quick="a few steps on a few molecules, kept apart")
     parser.add_argument("--rows", default="default", help=f"default, {', '.join(GROUPS)}, or names, between commas")
@@ -233,27 +200,20 @@ def main() -> None:
     results = Results(EXPERIMENT, {"size": dataclasses.asdict(size)}, work=work)
     if finished(options, results, write_page):
         return
-    rows = named_rows(options.rows)
+    rows = named_rows(options.rows, GROUPS, "large")
     # Further seeds of everything would take hours.
     repeated = [row for row in rows if options.rows != "default" or row in GROUPS["main"]]
-    run(Bench(size, results, options.device), rows, repeated, options.seeds)
+    run(Molecules(size, results, options.device), rows, repeated, options.seeds)
     print(write_page(results.rows(), results.home))
 
 
-def run(bench: Bench, rows: Sequence[str], repeated: Sequence[str], seeds: int) -> None:
+def run(bench: Molecules, rows: Sequence[str], repeated: Sequence[str], seeds: int) -> None:
     """Teachers first, then each row with seed 0, then the further seeds of those to be repeated."""
     bench.results.run("columns", bench.columns)
-    jobs: list[tuple[str, Callable[[], Any]]] = [
-        (f"teacher {name}", functools.partial(bench.teacher, name)) for name in TEACHERS
-    ]
+    bench.work_off(((f"teacher {name}", functools.partial(bench.teacher, name)) for name in TEACHERS), write_page)
     for seed in range(seeds):
         wanted = repeated if seed else rows
-        jobs += [(f"{row}, seed {seed}", functools.partial(bench.row, row, seed)) for row in wanted]
-    for number, (label, job) in enumerate(jobs, 1):
-        start = time.perf_counter()
-        job()
-        print(f"{number} of {len(jobs)}, {label}: {time.perf_counter() - start:.0f} s", flush=True)
-        write_page(bench.results.rows(), bench.results.home)
+        bench.work_off(((f"{row}, seed {seed}", functools.partial(bench.row, row, seed)) for row in wanted), write_page)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from experiments.harness.rates import RatedRows, beside, make_rows, recipe_in, trained
-from experiments.harness.script import WORK, Results, arguments, finished, shared
+from experiments.harness.rates import RatedRows, Row, beside, make_rows, rated_arguments, recipe_in, told
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import finished, shared
+from experiments.harness.training import student_of
 from experiments.molecules.rows import NETWORKS, SETS, Column, bounded_descriptors, pool_file, read_columns
 from experiments.molecules_long.table import LIKE, TEACHERS, chosen, mean_of_files, write_page
 
@@ -28,19 +30,6 @@ STEPS, BATCH, HOLDOUT = 20_000, 64, 0.05
 RATES = (3e-4, 1e-3, 3e-3)
 
 
-@dataclass(frozen=True)
-class Row:
-    """A method with its options.
-
-    Attributes:
-        only: those of the teachers that teach; all where empty.
-    """
-
-    method: str
-    options: dict[str, Any] = field(default_factory=dict)
-    only: tuple[str, ...] = ()
-
-
 #: What the losses share in the paper's form.
 ANGLES = {"width": 256, "init": "random"}
 PAPER = {**ANGLES, "teacher_weight": "sum", "clip": None}
@@ -55,7 +44,7 @@ def row_of(name: str) -> Row:
     """One of ROWS, or "likelihood from A" and "likelihood from A+B"."""
     like, _, only = name.partition(" from ")
     row = ROWS[like]
-    return Row(row.method, row.options, tuple(only.split("+"))) if only else row
+    return replace(row, only=only) if only else row
 
 
 def teacher(name: str) -> dict[str, Any]:
@@ -69,7 +58,7 @@ def recipe(name: str, lr: float, seed: int) -> Recipe:
     row = row_of(name)
     made: dict[str, Any] = {
         "corpus": {"path": str(pool_file()), "modality": "molecule", "holdout": HOLDOUT},
-        "teachers": [teacher(each) for each in TEACHERS if each in (row.only or TEACHERS)],
+        "teachers": [teacher(each) for each in TEACHERS if row.taught_by(each)],
         "student": {"molecule": {"kind": "gine", "layers": 5, "width": 128}},
         "method": {"name": row.method, "depth": 3, **row.options},
         "optimizer": {"lr": lr, "heads_lr": lr, "weight_decay": 0.0},
@@ -131,24 +120,17 @@ def scores(encode: CachedEncoder, which: Literal["test", "validation"]) -> dict[
 
 def validated(name: str, lr: float) -> dict[str, Any]:
     """On validation molecules, at full length."""
-    student = trained(recipe(name, lr, 0))
+    student = student_of(recipe(name, lr, 0))
     found = scores(CachedEncoder(load_teacher(model=student)), "validation")
     return {"row": name, "lr": lr, "validation": mean_of_files(found), "tasks": found}
 
 
 def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     """A trained student on the tested molecules, and what of its teachers is in it."""
-    student = trained(recipe(name, lr, seed))
+    student = student_of(recipe(name, lr, seed))
     record = Record.load(student.parent)
-    cost = record["cost"]
-    assert cost is not None
     return {
-        "row": name,
-        "lr": lr,
-        "seed": seed,
-        "steps": cost.steps,
-        "training_seconds": cost.training_seconds,
-        "held_out": record["reproduced"].terms,
+        **told(student, name, lr, seed),
         "curve": [[row["step"], round(row["loss"], 5)] for row in record["training"].log if "loss" in row][::10],
         "tasks": scores(CachedEncoder(load_teacher(model=student)), "test"),
     }
@@ -184,11 +166,7 @@ def taught() -> None:
 
 
 def main() -> None:
-    parser = arguments(__file__, device=False)
-    parser.add_argument("--tune", action="store_true", help="only choose rates")
-    parser.add_argument("--beside", type=int, default=1, help="trainings beside each other")
-    parser.add_argument("--rows", help="names, separated by semicolons; else those above")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser = rated_arguments(__file__, None)
     options = parser.parse_args()
     results = Results(EXPERIMENT)
     if finished(options, results, write_page):

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.rates import ENDS, rates_table, shown, tuned
+from experiments.harness.rates import ENDS, differences_table, rates_table, shown, tuned
 from experiments.harness.records import Rows, below, committed, seeds
-from experiments.harness.setting import Setting, end_note, points, varied
+from experiments.harness.setting import Setting, differences_of, end_note, points, varied
 from experiments.harness.tables import cell, head, line, written
-from experiments.harness.verdicts import judge
 from experiments.molecules.rows import NETWORKS, NUMBERS
 
 HEADER = (
@@ -47,11 +46,8 @@ def write_page(rows: Rows, folder: Path) -> str:
         lines.append(line(called, len(runs), lr, *_values(runs, files)))
     lines += ["", "## Differences", "", "Points, with the wider interval of that over files and that over seeds.", ""]
     lines += head("first", "second", "difference", "interval", "of")
-    for one, other in (*COMPARED, *((LIKE, name) for name in chosen(rows))):
-        found = judge("better", differences(rows, one, other))
-        if found.value is not None:
-            between = f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found.interval else ""
-            lines.append(line(one, other, f"{found.value:+.2f}", between, found.basis))
+    pairs = (*COMPARED, *((LIKE, name) for name in chosen(rows)))
+    lines += differences_table((pair, differences_of(*(points(scores(rows, row)) for row in pair))) for pair in pairs)
     lines += ["", "## Rates", "", "Validation molecules, mean over files, at full length, seed 0.", ""]
     lines += rates_table(rows)
     return written(folder, lines)
@@ -68,17 +64,6 @@ def scores(rows: Rows, row: str) -> dict[int | None, dict[str, float]]:
     """Seed -> column -> score in [0, 1]; the student before has no seed."""
     found = {seed: dict(run["tasks"]) for seed, run in seeds(rows, row).items()}
     return {None: found[0]} if row == BEFORE and found else dict(found)
-
-
-def differences(rows: Rows, first: str, second: str) -> dict[str, dict[int | None, float]]:
-    """File -> seed -> points; what is not trained stands beside every seed."""
-    one, other = scores(rows, first), scores(rows, second)
-    made: dict[str, dict[int | None, float]] = {}
-    for seed, found in one.items():
-        beside = other.get(seed, other.get(None))
-        for file, value in (_by_file(found) if beside else {}).items():
-            made.setdefault(file, {})[seed] = 100 * (value - _by_file(beside or {})[file])
-    return made
 
 
 def mean_of_files(found: dict[str, float]) -> float:

@@ -8,14 +8,13 @@ not use this package: by `SentenceTransformer.encode`, at other batch sizes, in 
 from __future__ import annotations
 
 import functools
-import gzip
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.script import WORK, shared
+from experiments.harness.records import WORK
+from experiments.harness.texts import shared_rows
 
 from distilvec.flow.demo import demo_teacher
 from distilvec.indexes import IndexCheck, check_index
@@ -30,10 +29,7 @@ POOLINGS = ("cls", "lasttoken", "max")
 @functools.cache
 def texts() -> list[str]:
     """The pool of sentences; no other part of the experiment reads them."""
-    found = []
-    with gzip.open(shared() / "data" / "sentences.jsonl.gz", "rt", encoding="utf-8") as file:
-        for line in file:
-            found.append(json.loads(line)["text"])
+    found = [row["text"] for row in shared_rows("sentences")]
     order = np.random.default_rng(25).permutation(len(found))[:POOL]
     return [found[row] for row in order]
 

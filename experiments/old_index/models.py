@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import gzip
-import json
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.script import WORK, shared
+from experiments.harness.records import WORK
+from experiments.harness.texts import shared_rows
 
 from distilvec.flow.demo import demo_teacher
 from distilvec.indexes import adapt
@@ -28,17 +26,10 @@ MODELS = {
 }
 
 
-def rows_of(name: str) -> Iterator[dict[str, str]]:
-    """Rows of a shared file."""
-    with gzip.open(shared() / "data" / name, "rt", encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)
-
-
 @functools.cache
 def index() -> tuple[list[str], list[dict[str, str]]]:
     """Texts of the index, and queries with their documents; anchors are no texts of the index."""
-    pairs = list(rows_of("pairs.jsonl.gz"))
+    pairs = list(shared_rows("pairs"))
     order = np.random.default_rng(7).permutation(len(pairs))
     chosen: dict[str, str] = {}
     for row in order:
@@ -47,7 +38,7 @@ def index() -> tuple[list[str], list[dict[str, str]]]:
             break
         if pair["anchor"] != pair["positive"] and pair["positive"] not in chosen:
             chosen[pair["positive"]] = pair["anchor"]
-    sentences = [row["text"] for row in rows_of("sentences.jsonl.gz")][SKIPPED:]
+    sentences = [row["text"] for row in shared_rows("sentences")][SKIPPED:]
     drawn = np.random.default_rng(8).permutation(len(sentences))[:SENTENCES]
     asked = set(chosen.values())
     texts = list(dict.fromkeys([*chosen, *(sentences[row] for row in drawn if sentences[row] not in asked)]))
@@ -87,7 +78,7 @@ def latent_semantic(width: int = 256) -> Any:
 
     tokenizer = Tokenizer.from_file(str(Path(demo_teacher()) / "tokenizer.json"))
     tokenizer.no_padding()
-    texts = [row["text"] for row, _ in zip(rows_of("sentences.jsonl.gz"), range(SKIPPED), strict=False)]
+    texts = [row["text"] for row, _ in zip(shared_rows("sentences"), range(SKIPPED), strict=False)]
     found = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
     lengths = [len(ids) for ids in found]
     where = np.repeat(np.arange(len(texts)), lengths), np.concatenate([np.array(ids, np.int64) for ids in found])

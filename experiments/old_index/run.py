@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from experiments.harness.script import Results, arguments, finished
+from experiments.harness.records import Results
+from experiments.harness.script import arguments, finished
 from experiments.old_index.faults import ROWS, Case, make_odd, plant
 from experiments.old_index.models import MODELS, SIZES, adapted
 from experiments.old_index.table import write_page

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
-import hashlib
 import json
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of, shared
+from experiments.harness.records import WORK, Results, digest
+from experiments.harness.script import arguments, finished, settings_of, shared
+from experiments.harness.texts import read_rows
+from experiments.harness.training import student_of
 from experiments.headline import run as headline
-from experiments.quarter.shapes import MUON, PIECES, RATES, SIZES, TABLES
+from experiments.quarter.shapes import MUON, OTHERS, PIECES, RATES, SIZES, TABLES
 from experiments.quarter.table import write_page
 from experiments.quarter.texts import drawn, everything, larger, pool
 from safetensors.numpy import load_file
@@ -21,7 +25,6 @@ from safetensors.numpy import load_file
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.docstrings import docstring_pairs
 from distilvec.flow.demo import demo_teacher
-from distilvec.flow.run import run
 from distilvec.judging import (
     CachedEncoder,
     Judgement,
@@ -44,58 +47,6 @@ HOLDOUT = 0.01
 EPOCHS, PROBE_EPOCHS, PIECES_EPOCHS = 3.84, 0.404, 0.5
 #: Trainings of their own, each with its whole schedule, for quality against time.
 COSTS = (0.05, 0.2, 0.8)
-#: Others of the same sizes.
-OTHERS: dict[str, dict[str, Any]] = {
-    "quarter, today's": {"layers": [1, 6], "vocabulary": 5_000},
-    "quarter, six blocks": {
-        "layers": [1, 2, 3, 4, 5, 6],
-        "vocabulary": 22_000,
-        "embedding": 104,
-        "inner": 512,
-        "width": 256,
-    },
-    "quarter, five blocks": {
-        "layers": [1, 2, 3, 5, 6],
-        "vocabulary": 21_500,
-        "embedding": 100,
-        "inner": 768,
-        "width": 256,
-    },
-    "quarter, four blocks": {
-        "layers": [1, 3, 5, 6],
-        "vocabulary": 22_000,
-        "embedding": 104,
-        "inner": 1024,
-        "width": 256,
-    },
-    "quarter, six wider blocks": {
-        "layers": [1, 2, 3, 4, 5, 6],
-        "vocabulary": 20_500,
-        "embedding": 88,
-        "inner": 288,
-        "width": 320,
-    },
-    "eighth, two wider blocks": {"layers": [1, 6], "vocabulary": 20_500, "embedding": 80, "inner": 512, "width": 256},
-    "eighth, four narrower blocks": {
-        "layers": [1, 3, 5, 6],
-        "vocabulary": 20_500,
-        "embedding": 84,
-        "inner": 448,
-        "width": 160,
-    },
-    "eighth, four blocks": {"layers": [1, 3, 5, 6], "vocabulary": 10_000, "embedding": 24, "inner": 64},
-    "eighth, two blocks": {"layers": [1, 6], "vocabulary": 20_000, "embedding": 48, "inner": 384},
-    "eighth, whole width": {"layers": [1, 3, 6], "vocabulary": 14_000, "embedding": 50, "inner": 128},
-    "twentieth, whole width": {"layers": [1], "vocabulary": 9_000, "embedding": 44, "inner": 96},
-    "twentieth, half width": {"layers": [1, 6], "vocabulary": 11_000, "embedding": 44, "inner": 256, "width": 192},
-    "twentieth, third of the width": {
-        "layers": [1, 6],
-        "vocabulary": 17_000,
-        "embedding": 44,
-        "inner": 256,
-        "width": 128,
-    },
-}
 
 
 def recipe(
@@ -138,8 +89,7 @@ def recipe(
         "judging": {"tasks": [], "agreement": True, "speed": False},
         "cache": str(WORK / EXPERIMENT),
     }
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
-    return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest}")}
+    return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest(made)}")}
 
 
 def table_recipe(size: str, seed: int, epochs: float) -> dict[str, Any]:
@@ -151,8 +101,7 @@ def table_recipe(size: str, seed: int, epochs: float) -> dict[str, Any]:
     }
     made["method"] = {"name": "cosine"}
     made["optimizer"] = {"lr": 3e-3, "heads_lr": 3e-3}
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
-    return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest}")}
+    return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest(made)}")}
 
 
 def rival_run(made: Recipe, numbers: int | None) -> dict[str, Any]:
@@ -180,9 +129,7 @@ def distilled(numbers: int) -> tuple[Path, dict[str, Any]]:
 
 def trained(made: Recipe) -> tuple[Path, dict[str, Any]]:
     """Folder of the run, which is made or gone on with where it is not whole, and what it cost and resembles."""
-    folder = Path(made.output)
-    if not (folder / "report.json").exists():
-        run(made, resume=True)
+    folder = student_of(made).parent
     record = Record.load(folder)
     student = record["scores"].model("student")
     return folder, {
@@ -307,8 +254,88 @@ def groups() -> dict[str, list[JudgingTask]]:
 
 def timed_run(made: Recipe) -> dict[str, Any]:
     """Texts per second and time of one text, of student and teacher in turns."""
-    texts = [json.loads(line)["text"] for line in pool().read_text(encoding="utf-8").splitlines()[::200]]
+    texts = [row["text"] for row in read_rows(pool())][::200]
     return headline.speeds(trained(made)[0] / "student", texts)
+
+
+class Rows:
+    """The results, row by row; the page is written anew after each."""
+
+    def __init__(self, results: Results) -> None:
+        self.results = results
+
+    def run(self, name: str, make: Callable[..., Any], made: Recipe, *more: Any, **about: Any) -> dict[str, Any]:
+        options = about or {"recipe": settings_of(made)}
+        found = self.results.run(name, functools.partial(make, made, *more), **options)
+        write_page(self.results.rows(), self.results.home)
+        return found
+
+
+def probe(rows: Rows, options: argparse.Namespace) -> None:
+    """Shapes beside others, after a short training."""
+    for name, shape in {**SIZES, **OTHERS}.items():
+        if name.partition(",")[0] in options.sizes:
+            lr = RATES[name.partition(",")[0]]
+            rows.run(f"probe/{name}-0", probed, Recipe.build(recipe(shape, 0, PROBE_EPOCHS, lr=lr)))
+    if "quarter" in options.sizes:
+        made = Recipe.build(recipe(SIZES["quarter"], 0, PROBE_EPOCHS, token_states=0.0))
+        rows.run("probe/quarter, without token states-0", probed, made)
+
+
+def pieces(rows: Rows, options: argparse.Namespace) -> None:
+    """Quarters with more word pieces."""
+    for name, shape in PIECES.items():
+        made = recipe(shape, 0, PIECES_EPOCHS, texts=everything(), compiled=True, **MUON)
+        rows.run(f"pieces/{name}-0", probed, Recipe.build(made))
+
+
+def rates(rows: Rows, options: argparse.Namespace) -> None:
+    """Larger and larger learning rates, until one is worse."""
+    for size in options.sizes:
+        for muon in (False, True):
+            best = 0.0
+            for lr in (1e-3, 2e-3, 4e-3, 8e-3):
+                made = Recipe.build(recipe(SIZES[size], 0, PROBE_EPOCHS, texts=larger(), lr=lr, muon=muon))
+                found = rows.run(f"rate/{size}, {'muon, ' if muon else ''}{lr:g}-0", probed, made)
+                if found["agreement"]["neighbours"] < best:
+                    break
+                best = found["agreement"]["neighbours"]
+
+
+def cost(rows: Rows, options: argparse.Namespace) -> None:
+    """Quality against time."""
+    for epochs in COSTS:
+        for name in ("quarter", "quarter, today's"):
+            made = recipe({**SIZES, **OTHERS}[name], 0, epochs, texts=larger() if options.larger else None)
+            rows.run(f"cost/{name}, {epochs:g}-0", cost_run, Recipe.build(made))
+
+
+def rivals(rows: Rows, options: argparse.Namespace) -> None:
+    """Tables of the same sizes."""
+    for size in options.sizes:
+        for seed in options.seeds:
+            made = Recipe.build(table_recipe(size, seed, options.epochs))
+            rows.run(f"rival/table, {size}-{seed}", rival_run, made, None)
+        numbers, made = TABLES[size]["model2vec"], Recipe.build(table_recipe(size, 0, 1.0))
+        about = {"numbers": numbers, "version": version("model2vec")}
+        rows.run(f"rival/model2vec, {size}-0", rival_run, made, numbers, **about)
+
+
+def whole(rows: Rows, options: argparse.Namespace) -> None:
+    """Whole trainings, judged on all tasks."""
+    for seed in options.seeds:
+        for size in options.sizes:
+            texts = everything() if options.all else larger() if options.larger else None
+            how = dict(MUON) if options.muon else {"lr": RATES[size]}
+            kind = options.shape if options.muon else size
+            how |= {"compiled": options.compiled, "more": options.made}
+            made = Recipe.build(recipe({**SIZES, **PIECES}[kind], seed, options.epochs, texts=texts, **how))
+            name = kind + ", all texts" * options.all + ", more texts" * options.larger
+            name += f", {options.made:g} made of each" * bool(options.made) + ", Muon" * options.muon
+            rows.run(f"{name}-{seed}", judged_run, made)
+            rows.run(f"speed/{name}-{seed}", timed_run, made)
+            if seed == options.seeds[0]:
+                rows.run(f"start/{name}-{seed}", start_run, made)
 
 
 def main() -> None:
@@ -335,70 +362,8 @@ def main() -> None:
         parser.error("--muon is for --sizes quarter: its rate was chosen there")
     if options.shape != "quarter" and not options.muon:
         parser.error("--shape is for --muon: the shapes were compared with it")
-    if options.probe:
-        for name, shape in {**SIZES, **OTHERS}.items():
-            if name.partition(",")[0] in options.sizes:
-                lr = RATES[name.partition(",")[0]]
-                made = Recipe.build(recipe(shape, 0, PROBE_EPOCHS, lr=lr))
-                results.run(f"probe/{name}-0", functools.partial(probed, made), recipe=settings_of(made))
-                made = Recipe.build(recipe(shape, 0, PROBE_EPOCHS, token_states=0.0))
-                if name == "quarter":
-                    row = f"probe/{name}, without token states-0"
-                    results.run(row, functools.partial(probed, made), recipe=settings_of(made))
-    elif options.pieces:
-        for name, shape in PIECES.items():
-            made = Recipe.build(recipe(shape, 0, PIECES_EPOCHS, texts=everything(), compiled=True, **MUON))
-            results.run(f"pieces/{name}-0", functools.partial(probed, made), recipe=settings_of(made))
-            write_page(results.rows(), results.home)
-    elif options.rates:
-        for size in options.sizes:
-            for muon in (False, True):
-                best = 0.0
-                for lr in (1e-3, 2e-3, 4e-3, 8e-3):
-                    made = Recipe.build(recipe(SIZES[size], 0, PROBE_EPOCHS, texts=larger(), lr=lr, muon=muon))
-                    name = f"rate/{size}, {'muon, ' if muon else ''}{lr:g}-0"
-                    found = results.run(name, functools.partial(probed, made), recipe=settings_of(made))
-                    write_page(results.rows(), results.home)
-                    if found["agreement"]["neighbours"] < best:
-                        break
-                    best = found["agreement"]["neighbours"]
-    elif options.cost:
-        texts = larger() if options.larger else None
-        for epochs in COSTS:
-            for name in ("quarter", "quarter, today's"):
-                made = Recipe.build(recipe({**SIZES, **OTHERS}[name], 0, epochs, texts=texts))
-                results.run(f"cost/{name}, {epochs:g}-0", functools.partial(cost_run, made), recipe=settings_of(made))
-                write_page(results.rows(), results.home)
-    elif options.rivals:
-        for size in options.sizes:
-            for seed in options.seeds:
-                made = Recipe.build(table_recipe(size, seed, options.epochs))
-                name = f"rival/table, {size}-{seed}"
-                results.run(name, functools.partial(rival_run, made, None), recipe=settings_of(made))
-            numbers = TABLES[size]["model2vec"]
-            made = Recipe.build(table_recipe(size, 0, 1.0))
-            chosen = {"numbers": numbers, "version": version("model2vec")}
-            results.run(f"rival/model2vec, {size}-0", functools.partial(rival_run, made, numbers), **chosen)
-            write_page(results.rows(), results.home)
-    else:
-        for seed in options.seeds:
-            for size in options.sizes:
-                texts = everything() if options.all else larger() if options.larger else None
-                how = {
-                    **(MUON if options.muon else {"lr": RATES[size]}),
-                    "compiled": options.compiled,
-                    "more": options.made,
-                }
-                kind = options.shape if options.muon else size
-                made = Recipe.build(recipe({**SIZES, **PIECES}[kind], seed, options.epochs, texts=texts, **how))
-                name = kind + ", all texts" * options.all + ", more texts" * options.larger
-                name += f", {options.made:g} made of each" * bool(options.made) + ", Muon" * options.muon
-                chosen = settings_of(made)
-                results.run(f"{name}-{seed}", functools.partial(judged_run, made), recipe=chosen)
-                results.run(f"speed/{name}-{seed}", functools.partial(timed_run, made), recipe=chosen)
-                if seed == options.seeds[0]:
-                    results.run(f"start/{name}-{seed}", functools.partial(start_run, made), recipe=chosen)
-                write_page(results.rows(), results.home)
+    asked = (part for part in (probe, pieces, rates, cost, rivals) if getattr(options, part.__name__))
+    next(asked, whole)(Rows(results), options)
     print(write_page(results.rows(), results.home))
 
 

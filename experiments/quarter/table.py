@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness.records import Rows, below
-from experiments.harness.tables import written
+from experiments.harness.tables import head, line, spread, written
 
 _COLUMNS = ("student", "parameters", "nine sets", "kept", "four unseen sets", "kept", "retrieval", "kept")
 _ABOUT = (
@@ -16,51 +16,41 @@ _ABOUT = (
     "alone; of an older row that was interrupted, the last call's. Of ten: the teacher's ten nearest neighbours that",
     "are found again.",
 )
+_TRAINED = (
+    "Averages of main metrics in percent; kept: of the teacher's. Cosine: mean of the",
+    "held-out texts' vectors with the teacher's; order: Spearman's correlation of all cosines with the",
+    "teacher's; ten nearest: share of the teacher's that are found again.",
+)
 _LIKENESS = ("cosine", "order", "ten nearest")
 
 
 def write_page(rows: Rows, folder: Path) -> str:
     """What is there, as Markdown; also written to `table.md`."""
     whole = {name: row for name, row in rows.items() if "/" not in name}
-    probes, speeds, rivals = below(rows, "probe"), below(rows, "speed"), below(rows, "rival")
+    speeds, rivals = below(rows, "speed"), below(rows, "rival")
     lines = ["# Students of a quarter, an eighth and a twentieth", ""]
     lines += ["Made by `python -m experiments.quarter.run` (its README says what was trained and judged on what)."]
     if whole:
-        lines += [
-            "",
-            "## Trained",
-            "",
-            "Averages of main metrics in percent; kept: of the teacher's. Cosine: mean of the",
-        ]
-        lines += ["held-out texts' vectors with the teacher's; order: Spearman's correlation of all cosines with the"]
-        lines += ["teacher's; ten nearest: share of the teacher's that are found again.", ""]
-        lines += [*_head(*_COLUMNS, *_LIKENESS), *(_line(name, row) for name, row in sorted(whole.items()))]
+        lines += ["", "## Trained", "", *_TRAINED, ""]
+        lines += [*head(*_COLUMNS, *_LIKENESS), *(_line(name, row) for name, row in sorted(whole.items()))]
         lines += ["", "## Over seeds", "", *_ABOUT, ""]
         lines += _over_seeds(whole, below(rows, "start"))
         if rivals:
             lines += ["", "### Tables of the same sizes", "", *_over_seeds(rivals, {})]
         for name, row in sorted(whole.items()):
             lines += ["", f"### {name}", "", *_sets(row)]
-            if name in speeds:
-                timed = speeds[name]
-                lines += [
-                    "",
-                    *(
-                        f"{model}: {timed[model]['texts_per_second']:.0f} texts/s, one text "
-                        f"{timed[model]['latency_p50_ms']:.1f} ms."
-                        for model in ("teacher", "student")
-                    ),
-                ]
-    if probes:
-        lines += ["", "## Shapes after 40,000 texts", "", *_head("shape", "parameters", *_LIKENESS)]
-        lines += [f"| {name.rpartition('-')[0]} | {_size(row)} | {_likeness(row)} |" for name, row in probes.items()]
-    if pieces := below(rows, "pieces"):
-        lines += ["", "## Word pieces", "", "After half a reading of all texts.", ""]
-        lines += _head("shape", "parameters", *_LIKENESS)
-        lines += [f"| {name.rpartition('-')[0]} | {_size(row)} | {_likeness(row)} |" for name, row in pieces.items()]
-    if rates := below(rows, "rate"):
-        lines += ["", "## Learning rates, after 81,000 texts", "", *_head("size and rate", "parameters", *_LIKENESS)]
-        lines += [f"| {name.rpartition('-')[0]} | {_size(row)} | {_likeness(row)} |" for name, row in rates.items()]
+            for model, timed in speeds.get(name, {}).items():
+                if model in ("teacher", "student"):
+                    shown = f"{timed['texts_per_second']:.0f} texts/s, one text {timed['latency_p50_ms']:.1f} ms."
+                    lines += ([""] if model == "teacher" else []) + [f"{model}: {shown}"]
+    for part, title, column in (
+        ("probe", "Shapes after 40,000 texts", "shape"),
+        ("pieces", "Word pieces\n\nAfter half a reading of all texts.", "shape"),
+        ("rate", "Learning rates, after 81,000 texts", "size and rate"),
+    ):
+        if found := below(rows, part):
+            lines += ["", f"## {title}", "", *head(column, "parameters", *_LIKENESS)]
+            lines += [line(name.rpartition("-")[0], _size(row), _likeness(row)) for name, row in found.items()]
     if costs := below(rows, "cost"):
         lines += ["", "## Quality against time", "", *_costs(costs, whole)]
     return written(folder, lines)
@@ -75,7 +65,7 @@ def _costs(costs: Rows, whole: Rows) -> list[str]:
         trained = sorted(_of(whole, longest), key=_minutes)
         found += [(longest, row) for row in trained[len(trained) // 2 :][:1]]  # the median seed's
     lines = ["One core, training alone, by the clock; every row is a training of its own with its whole schedule.", ""]
-    lines += _head("shape", "steps", "minutes", "nine sets kept", *_LIKENESS)
+    lines += head("shape", "steps", "minutes", "nine sets kept", *_LIKENESS)
     for name, row in sorted(found, key=lambda pair: (pair[0][:3] == "two", pair[1]["steps"])):
         minutes = f"{_minutes(row):.1f}"
         lines.append(
@@ -88,18 +78,18 @@ def _over_seeds(whole: Rows, starts: Rows) -> list[str]:
     names = {name.rpartition("-")[0] for name in whole}
     sizes = sorted(names, key=lambda size: (-_of(whole, size)[0]["parameters"], size))
     columns = ("size", "parameters", "seeds", "nine sets", "nine sets untrained", "four unseen sets", "retrieval")
-    lines = _head(*columns, "retrieval untrained", "of ten", "minutes")
+    lines = head(*columns, "retrieval untrained", "of ten", "minutes")
     for size in sizes:
         found, start = _of(whole, size), next(iter(_of(starts, size)), None)
         cells = [size, _size(found[0]), str(len(found))]
         for group, average in (("nine", "all"), ("unseen", "all"), ("retrieval", "retrieval")):
-            cells.append(_range([_kept(row, group, average) for row in found]))
+            cells.append(spread([_kept(row, group, average) for row in found]))
             if group != "unseen":
                 cells.append("" if start is None else f"{_kept(start, group, average):.1f}")
-        cells.append(_range([100 * row["agreement"]["neighbours"] for row in found]))
+        cells.append(spread([100 * row["agreement"]["neighbours"] for row in found]))
         minutes = [_minutes(row) for row in found]
-        cells.append(_range(minutes, statistics.median(minutes)))
-        lines.append(f"| {' | '.join(cells)} |")
+        cells.append(spread(minutes, 1, statistics.median(minutes)))
+        lines.append(line(*cells))
     return lines
 
 
@@ -117,22 +107,13 @@ def _kept(row: dict[str, Any], group: str, average: str) -> float:
     return 100 * float(own) / float(top)
 
 
-def _range(values: list[float], middle: float | None = None) -> str:
-    middle = statistics.fmean(values) if middle is None else middle
-    return f"{middle:.1f}" + (f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else "")
-
-
-def _head(*columns: str) -> list[str]:
-    return [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-
-
 def _line(name: str, row: dict[str, Any]) -> str:
     cells = [name, _size(row)]
     for group, average in (("nine", "all"), ("unseen", "all"), ("retrieval", "retrieval")):
         own, top = (row[group]["averages"][model][average] for model in ("student", "teacher"))
         low, high = (100 * bound for bound in row[group]["difference"]["interval"])
         cells += [f"{100 * own:.2f} of {100 * top:.2f} ({low:+.2f} to {high:+.2f})", f"{100 * own / top:.1f} %"]
-    return f"| {' | '.join(cells)} | {_likeness(row)} |"
+    return line(*cells, _likeness(row))
 
 
 def _size(row: dict[str, Any]) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import gzip
-import json
 from pathlib import Path
 
 import numpy as np
-from experiments.harness.script import WORK, shared
+from experiments.harness.records import WORK
+from experiments.harness.texts import read_rows, shared_rows, write_rows
 from experiments.headline import run as headline
 
 from distilvec.corpus.docstrings import docstring_pairs
@@ -28,14 +27,11 @@ def pool() -> Path:
     """The corpus: one text a line, each once."""
     file = FOLDER / "pool.jsonl"
     if not file.exists():
-        rows = [json.loads(line) for line in headline.pool().read_text(encoding="utf-8").splitlines()]
+        rows = list(read_rows(headline.pool()))
         of_pairs = {text for pair in pairs() for text in pair.values()}
         singles = [row for row in rows if row["text"] not in of_pairs]
         chosen = singles[: TEXTS - OF_PAIRS] + [row for row in rows if row["text"] in of_pairs][:OF_PAIRS]
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(".partial")
-        partial.write_text("".join(json.dumps(row) + "\n" for row in chosen), encoding="utf-8")
-        partial.replace(file)
+        write_rows(file, chosen)
     return file
 
 
@@ -46,14 +42,12 @@ def larger() -> Path:
     """
     file = FOLDER / "larger.jsonl"
     if not file.exists():
-        rows = [json.loads(line) for line in headline.pool().read_text(encoding="utf-8").splitlines()]
+        rows = list(read_rows(headline.pool()))
         of_pairs = {text for pair in pairs() for text in pair.values()}
-        kept = {json.loads(line)["text"] for line in pool().read_text(encoding="utf-8").splitlines()}
+        kept = {row["text"] for row in read_rows(pool())}
         chosen = [row for row in rows if row["text"] in kept or row["text"] not in of_pairs]
         chosen += [*documented(), *documents()]
-        partial = file.with_suffix(".partial")
-        partial.write_text("".join(json.dumps(row) + "\n" for row in chosen), encoding="utf-8")
-        partial.replace(file)
+        write_rows(file, chosen)
     return file
 
 
@@ -61,13 +55,10 @@ def everything() -> Path:
     """The larger corpus and the texts of pairs, but for those that retrieval is judged on."""
     file = FOLDER / "all.jsonl"
     if not file.exists():
-        lines = larger().read_text(encoding="utf-8").splitlines()
-        taken = {json.loads(line)["text"] for line in lines} | {text for pair in drawn() for text in pair.values()}
+        rows = list(read_rows(larger()))
+        taken = {row["text"] for row in rows} | {text for pair in drawn() for text in pair.values()}
         more = dict.fromkeys(text for pair in pairs() for text in pair.values() if text not in taken)
-        lines += [json.dumps({"text": text, "source": "pairs"}) for text in more]
-        partial = file.with_suffix(".partial")
-        partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        partial.replace(file)
+        write_rows(file, [*rows, *({"text": text, "source": "pairs"} for text in more)])
     return file
 
 
@@ -108,13 +99,13 @@ def others() -> list[dict[str, str]]:
 
 def pairs() -> list[dict[str, str]]:
     """The shared pairs, their texts alone."""
-    with gzip.open(shared() / "data" / "pairs.jsonl.gz", "rt", encoding="utf-8") as rows:
-        found = [json.loads(line) for line in rows]
-    return [{key: row[key] for key in ("anchor", "positive", "negative") if row.get(key)} for row in found]
+    return [
+        {key: row[key] for key in ("anchor", "positive", "negative") if row.get(key)} for row in shared_rows("pairs")
+    ]
 
 
 def drawn() -> list[dict[str, str]]:
     """Pairs for retrieval, none of whose texts the smallest corpus holds."""
-    inside = {json.loads(line)["text"] for line in pool().read_text(encoding="utf-8").splitlines()}
+    inside = {row["text"] for row in read_rows(pool())}
     outside = [pair for pair in pairs() if pair["anchor"] not in inside and pair["positive"] not in inside]
     return [outside[row] for row in np.random.default_rng(0).choice(len(outside), 2000, replace=False)]

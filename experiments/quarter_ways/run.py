@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of
+from experiments.harness.records import WORK, Results, digest
+from experiments.harness.script import arguments, finished, settings_of
+from experiments.harness.texts import read_rows, write_rows
+from experiments.harness.training import student_of
 from experiments.quarter.run import DTYPE, recipe
 from experiments.quarter.shapes import SIZES
 from experiments.quarter.texts import DEMO, documented, others, pool
@@ -17,7 +18,6 @@ from experiments.quarter_ways.table import write_page
 
 from distilvec.corpus.docstrings import docstring_pairs
 from distilvec.flow.demo import demo_teacher
-from distilvec.flow.run import run
 from distilvec.judging import CachedEncoder, RetrievalTask, agreement
 from distilvec.recipe import Recipe
 from distilvec.report import Record
@@ -60,7 +60,7 @@ def corpus(kind: str) -> Path:
     file = WORK / EXPERIMENT / f"{kind}.jsonl"
     if file.exists():
         return file
-    rows = [json.loads(line) for line in pool().read_text(encoding="utf-8").splitlines()]
+    rows = list(read_rows(pool()))
     order = np.random.default_rng(0).permutation(len(rows))[2000:]  # the first 2,000 are held out
     plain = [rows[row] for row in order][: FEW if kind == "few" else None]
     words = sum(len(row["text"].split()) for row in plain[:PLAIN])
@@ -76,9 +76,7 @@ def corpus(kind: str) -> Path:
         if left < 0:
             break
         chosen.append(row)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(json.dumps(row) + "\n" for row in chosen), encoding="utf-8")
-    return file
+    return write_rows(file, chosen)
 
 
 def joined(rows: list[dict[str, str]], words: int, seed: int = 0) -> list[dict[str, str]]:
@@ -101,7 +99,7 @@ def joined(rows: list[dict[str, str]], words: int, seed: int = 0) -> list[dict[s
 
 def measured_texts() -> dict[str, list[str]]:
     """Held-out sentences, and longer texts: half joined of others of these, half docstrings that no pool holds."""
-    rows = [json.loads(line) for line in pool().read_text(encoding="utf-8").splitlines()]
+    rows = list(read_rows(pool()))
     held = [rows[row] for row in np.random.default_rng(0).permutation(len(rows))[:2000]]
     long = [row["text"] for row in joined(held[1500:], 20_000, seed=1)][:300]
     return {
@@ -119,15 +117,12 @@ def way(name: str) -> Recipe:
         made[section] = {**made[section], **values} if isinstance(values, dict) else values
     del made["output"]
     made["cache"] = str(WORK / EXPERIMENT)
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
-    return Recipe.build({**made, "output": str(WORK / EXPERIMENT / f"{name.replace(' ', '-')}-{digest}")})
+    return Recipe.build({**made, "output": str(WORK / EXPERIMENT / f"{name.replace(' ', '-')}-{digest(made)}")})
 
 
 def measured(made: Recipe) -> dict[str, Any]:
     """What a trained student resembles, and finds."""
-    folder = Path(made.output)
-    if not (folder / "report.json").exists():
-        run(made, resume=True)
+    folder = student_of(made).parent
     record = Record.load(folder)
     student, found = CachedEncoder(load_teacher(model=folder / "student", dtype=DTYPE)), {}
     for name, texts in measured_texts().items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments.harness.records import Rows
-from experiments.harness.tables import written
+from experiments.harness.tables import head, line, written
 
 _ABOUT = (
     "Cosine: mean of the texts' vectors with the teacher's; order: Spearman's correlation of all cosines with the",
@@ -22,7 +22,7 @@ def write_page(rows: Rows, folder: Path) -> str:
     lines += ["", *_ABOUT, ""]
     measures = [f"{kind}: {what}" for kind in ("sentences", "longer") for what in ("cosine", "order", "of ten")]
     header = ["way", "steps", "minutes", *measures, "retrieval"]
-    lines += [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    lines += head(*header)
     for name, row in rows.items():
         cells = [
             name.rpartition("-")[0],
@@ -34,5 +34,5 @@ def write_page(rows: Rows, folder: Path) -> str:
             cells += [f"{100 * found[key]:.1f}" for key in ("cosine", "similarity_spearman", "neighbours")]
         scores = row["retrieval"]
         cells.append(f"{100 * scores['student'] / scores['teacher']:.1f} of {100 * scores['teacher']:.1f}")
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(line(*cells))
     return written(folder, lines)

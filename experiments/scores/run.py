@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-import gzip
-import hashlib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of, shared
+from experiments.harness.records import WORK, Results, digest
+from experiments.harness.script import arguments, finished, settings_of, shared
+from experiments.harness.texts import read_rows, shared_rows, write_rows
 from experiments.quarter.shapes import SIZES
 from experiments.scores.table import write_page
 
@@ -53,8 +53,7 @@ ARMS = ("vectors", "scores", "both")
 @functools.cache
 def parts() -> dict[str, list[dict[str, str]]]:
     """The shared pairs in parts that have no text in common."""
-    with gzip.open(shared() / "data" / "pairs.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
+    rows = list(shared_rows("pairs"))
     order = np.random.default_rng(0).permutation(len(rows))
     found: dict[str, list[dict[str, str]]] = {name: [] for name in SIZES_OF_PARTS}
     seen: set[str] = set()
@@ -71,16 +70,6 @@ def parts() -> dict[str, list[dict[str, str]]]:
             if not left:
                 break
     return found
-
-
-def write_rows(file: Path, rows: Iterable[dict[str, Any]]) -> Path:
-    """JSON lines, written once."""
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(".partial")
-        partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        partial.replace(file)
-    return file
 
 
 def teacher_section() -> dict[str, Any]:
@@ -101,8 +90,7 @@ def mined(part: str) -> Mined:
 def labelled(part: str) -> Path:
     """Pairs of a part as examples: a query with its answer, and with each of its negatives."""
     rows = []
-    for line in mined(part).file.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in read_rows(mined(part).file):
         rows.append({"query": row["query"], "document": row["document"], "label": "answer"})
         negatives = [row[name] for name in row if name.startswith("negative_") and row[name]]
         rows += [{"query": row["query"], "document": each, "label": "another"} for each in negatives]
@@ -164,8 +152,7 @@ def recipe(arm: str, seed: int, *, method: str, weight: float, lr: float, probe:
         },
         "cache": str(HOME / "shared"),
     }
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
-    return Recipe.build({**made, "output": str(HOME / "runs" / digest)})
+    return Recipe.build({**made, "output": str(HOME / "runs" / digest(made))})
 
 
 def trained(made: Recipe) -> Path:

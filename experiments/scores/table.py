@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness.records import Rows, below, seeds
-from experiments.harness.tables import written
+from experiments.harness.tables import head, line, spread, written
 
 ARMS = {
     "start": "untrained student",
@@ -32,7 +32,7 @@ def write_page(rows: Rows, folder: Path) -> str:
             f"nDCG@10 in percent, mean over {count} seeds, with the least and the largest.",
             "",
         ]
-        lines += _head("student", *tasks, "mean")
+        lines += head("student", *tasks, "mean")
         for name, words in ARMS.items():
             found = list(seeds(rows, name).values())
             if found:
@@ -44,15 +44,14 @@ def write_page(rows: Rows, folder: Path) -> str:
     differences = below(rows, "difference")
     if differences:
         lines += ["", "## Differences", "", "In points of nDCG@10, with paired 95 % intervals over test queries.", ""]
-        lines += _head("", *tasks, "mean of the three")
+        lines += head("", *tasks, "mean of the three")
         for name, row in differences.items():
-            cells = [_between(row[task]) for task in (*tasks, "all")]
-            lines.append(f"| {name.rpartition('-')[0]} | {' | '.join(cells)} |")
+            lines.append(line(name.rpartition("-")[0], *(_between(row[task]) for task in (*tasks, "all"))))
     if "scorer-0" in rows:
         lines += ["", "## The scorer itself", "", *_scorer(rows["scorer-0"])]
     if probes:
         lines += ["", "## Chosen by the validation pairs", "", "nDCG@10 after a quarter of the training.", ""]
-        lines += _head("setting", "validation")
+        lines += head("setting", "validation")
         for name, row in probes.items():
             arm, *options = name.rpartition("-")[0].split(", ")
             method = options.pop(0) if arm != "vectors" else ""
@@ -73,7 +72,7 @@ def _scorer(row: dict[str, Any]) -> list[str]:
         "300 test queries, the teacher's 20 nearest documents of 2,000 sorted anew by the scorer; the answer is among",
         f"them for {100 * share:.1f} % of the queries.",
         "",
-        *_head("order", "answer first, %", "reciprocal rank"),
+        *head("order", "answer first, %", "reciprocal rank"),
     ]
     lines += [f"| {name} | {100 * each['first']:.1f} | {each['reciprocal']:.3f} |" for name, each in found.items()]
     accuracy = row.get("validation", {}).get("accuracy")
@@ -82,18 +81,9 @@ def _scorer(row: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _head(*columns: str) -> list[str]:
-    return [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-
-
 def _line(name: str, runs: list[list[float]]) -> str:
     columns = [*zip(*runs, strict=True), [sum(run) / len(run) for run in runs]]
-    return f"| {name} | {' | '.join(_range(list(column)) for column in columns)} |"
-
-
-def _range(values: list[float]) -> str:
-    mean = sum(values) / len(values)
-    return f"{mean:.2f}" + (f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else "")
+    return line(name, *(spread(list(column), 2) for column in columns))
 
 
 def _between(found: dict[str, Any]) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 from experiments.harness.rates import best_rate
-from experiments.harness.script import WORK, Results, arguments, finished
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import arguments, finished
 from experiments.sharpness.table import EXPERIMENT, ITERATIONS, OPTIMIZERS, write_page
 from experiments.talas.run import GRID, SETTINGS
 from experiments.talas.run import Bench as TalasBench

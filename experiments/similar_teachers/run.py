@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-import gzip
-import json
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from experiments.embedder.run import DTYPE, embedder
 from experiments.embedder.run import FOLDER as STORES
-from experiments.harness.rates import RatedRows, beside, make_rows, recipe_in, trained
-from experiments.harness.script import WORK, Results, arguments, finished, shared
+from experiments.harness.rates import RatedRows, Row, beside, make_rows, rated_arguments, recipe_in, told
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import finished, shared
+from experiments.harness.texts import shared_rows, write_rows
+from experiments.harness.training import student_of
 from experiments.similar_teachers.table import NEIGHBOURS, TEACHERS, VARIED, write_page
 
 from distilvec.corpus import read_corpus
@@ -37,21 +38,6 @@ STUDENTS = ("static", "embedder")
 RATES = (3e-4, 1e-3, 3e-3)
 
 
-@dataclass(frozen=True)
-class Row:
-    """A method with its options.
-
-    Attributes:
-        only: the one teacher; all where None.
-        like: the row whose rate it takes.
-    """
-
-    method: str
-    options: dict[str, Any] = field(default_factory=dict)
-    only: str | None = None
-    like: str | None = None
-
-
 #: What the three losses share in the paper's form: kernels, weights of the teachers, nothing clipped.
 PAPER = {"width_factor": 1.4, "init": "random", "teacher_weight": "sum", "clip": None}
 STANDARDISED, RAW = PAPER | {"vectors": "standardised"}, PAPER | {"vectors": "raw"}
@@ -66,11 +52,6 @@ ROWS: dict[str, Row] = {
     "cosine, ours": Row("multi_cosine"),
 }
 ROWS |= {f"{row}, from {name}": replace(ROWS[row], only=name, like=row) for row in VARIED for name in TEACHERS}
-
-
-def rows_of(name: str) -> list[dict[str, Any]]:
-    with gzip.open(shared() / "data" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        return [json.loads(each) for each in lines]
 
 
 def teachers() -> dict[str, str]:
@@ -103,14 +84,12 @@ def tuned(kind: str) -> str:
         }
     )
     if not (Path(made.output) / "report.json").exists():
-        pairs = rows_of("pairs")
+        pairs = list(shared_rows("pairs"))
         if kind == "nli":
             chosen = [row for row in pairs if row["source"] in NLI and row.get("negative")]
         else:
             chosen = [row for row in pairs if row["source"] not in NLI][::2]
-        file.parent.mkdir(parents=True, exist_ok=True)
-        lines = (json.dumps({key: row[key] for key in columns}) + "\n" for row in chosen)
-        file.write_text("".join(lines), encoding="utf-8")
+        write_rows(file, ({key: row[key] for key in columns} for row in chosen))
         run(made, resume=True)
     return str(Path(made.output) / "student")
 
@@ -147,9 +126,7 @@ def recipe(name: str, lr: float, seed: int) -> Recipe:
     made: dict[str, Any] = {
         "corpus": {"path": str(shared() / "data" / "sentences.jsonl.gz"), "domain": "source", "holdout": HOLDOUT},
         "teachers": [
-            {"name": each, "model": folder, "dtype": DTYPE}
-            for each, folder in there.items()
-            if row.only in (None, each)
+            {"name": each, "model": folder, "dtype": DTYPE} for each, folder in there.items() if row.taught_by(each)
         ],
         "student": student_section(student),
         "method": {"name": row.method, **row.options},
@@ -191,7 +168,7 @@ def classification(name: str, split: str, most: int) -> dict[str, Any]:
 
 def validated(name: str, lr: float) -> dict[str, Any]:
     """The average over validation splits, at full length."""
-    student = trained(recipe(name, lr, 0))
+    student = student_of(recipe(name, lr, 0))
     data = shared() / "data"
     tasks = talas_tasks(data, max_train=4000, split="validation", names=VALIDATION)
     tasks.append(load_task(classification("sst2", "validation", 4000), data))
@@ -217,17 +194,10 @@ def judged_model(folder: str | Path) -> dict[str, Any]:
 def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
     """A trained student on the six sets, and what of its teachers is in it."""
     made = recipe(name, lr, seed)
-    student = trained(made)
+    student = student_of(made)
     record = Record.load(student.parent)
-    cost = record["cost"]
-    assert cost is not None
     return {
-        "row": name,
-        "lr": lr,
-        "seed": seed,
-        "steps": cost.steps,
-        "training_seconds": cost.training_seconds,
-        "held_out": record["reproduced"].terms,
+        **told(student, name, lr, seed),
         "log": [row for row in record["training"].log if NEIGHBOURS in row],
         **judged_model(student),
     }
@@ -263,13 +233,9 @@ def taught(student: str, row: str) -> None:
 
 
 def main() -> None:
-    parser = arguments(__file__, device=False)
+    parser = rated_arguments(__file__, ";".join(ROWS))
     parser.add_argument("--teachers", action="store_true", help="only build and judge the teachers")
-    parser.add_argument("--tune", action="store_true", help="only choose rates")
-    parser.add_argument("--beside", type=int, default=1, help="trainings beside each other")
     parser.add_argument("--student", choices=STUDENTS, default="static")
-    parser.add_argument("--rows", default=";".join(ROWS), help="names, separated by semicolons")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     options = parser.parse_args()
     results = Results(EXPERIMENT)
     if finished(options, results, write_page):

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.rates import ENDS, rates_table, shown, tuned
+from experiments.harness.rates import ENDS, differences_table, rates_table, shown, tuned
 from experiments.harness.records import Rows, below, committed, folders, seeds
-from experiments.harness.setting import Note, Scores, Setting, clean, end_note, varied
+from experiments.harness.setting import Note, Scores, Setting, clean, differences_of, end_note, varied
 from experiments.harness.tables import cell, head, line, written
-from experiments.harness.verdicts import judge
 
 HEADER = (
     """# Teachers of similar strength
@@ -65,7 +64,7 @@ def write_page(rows: Rows, folder: Path) -> str:
         lines.append(line(name.replace("/", ": "), len(runs), lr, averages, *_values(runs, sets)))
     lines += ["", "## Differences", "", "Points, with the wider interval of that over sets and that over seeds.", ""]
     lines += head("student", "first", "second", "difference", "interval", "of")
-    lines += _compared(rows, sets)
+    lines += _compared(rows)
     lines += ["", "## Rates", "", "Average over validation splits, at full length, seed 0.", "", *rates_table(rows)]
     lines += ["", "## On the way", "", ABOUT_STEPS, "", *_on_the_way(rows)]
     return written(folder, lines)
@@ -78,22 +77,13 @@ def best_single(rows: Rows, student: str, varied: str) -> str | None:
     return max(means, key=means.__getitem__) if len(means) == len(TEACHERS) else None
 
 
-def _compared(rows: Rows, sets: list[str]) -> list[str]:
-    lines = []
-    for student in dict.fromkeys(name.partition("/")[0] for name in trained(rows)):
-        for first, second in COMPARED:
-            one, other = (seeds(rows, f"{student}/{each}") for each in (first, second))
-            both = one.keys() & other.keys()
-            if both:
-                differences = {
-                    name: {seed: 100 * (one[seed]["clean"][name] - other[seed]["clean"][name]) for seed in sorted(both)}
-                    for name in sets
-                }
-                found = judge("better", differences)
-                assert found.value is not None
-                between = f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found.interval else ""
-                lines.append(line(student, first, second, f"{found.value:+.2f}", between, found.basis))
-    return lines
+def _compared(rows: Rows) -> list[str]:
+    students = dict.fromkeys(name.partition("/")[0] for name in trained(rows))
+    return differences_table(
+        ((student, *pair), differences_of(*(clean(seeds(rows, f"{student}/{row}")) for row in pair)))
+        for student in students
+        for pair in COMPARED
+    )
 
 
 def _values(runs: list[dict[str, Any]], sets: list[str]) -> list[str]:

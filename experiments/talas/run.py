@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from experiments.embedder.run import embedder
 from experiments.harness.rates import GRID, best_rate
-from experiments.harness.script import WORK, Results, arguments, finished, shared
+from experiments.harness.records import WORK, Results
+from experiments.harness.script import arguments, finished, shared
 from experiments.talas.table import AT, EXPERIMENT, LIKE, ROWS, write_page
 
 from distilvec.corpus import read_corpus

@@ -11,11 +11,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.script import WORK, shared
+from experiments.harness.records import WORK
+from experiments.harness.script import shared
+from experiments.harness.training import student_of
 from experiments.talas.run import DTYPE
 
 from distilvec.flow.demo import demo_teacher
-from distilvec.flow.run import run
 from distilvec.recipe import Recipe
 from distilvec.training import bfloat16_pays
 
@@ -31,10 +32,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], float]] = {
 
 def spine_student(kind: str = "cut") -> Path:
     """Its folder; made where it is not there yet."""
-    student = FOLDER / KINDS[kind][0] / "student"
-    if not student.is_dir():
-        run(recipe(kind), resume=True)
-    return student
+    return student_of(recipe(kind))
 
 
 def trained_as(kind: str) -> dict[str, Any]:

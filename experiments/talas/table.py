@@ -15,10 +15,6 @@ from experiments.harness.tables import cell, head, line, written
 EXPERIMENT = "talas"
 
 
-#: Students that the claims are compared with.
-COMPARED = ("bpe", "cut", "embedder")
-
-
 IN_DOMAIN = ("emotion", "wic", "stsb")  # texts of their training splits are the corpus
 
 

@@ -18,14 +18,11 @@ trained on: entailed sentences of SICK's test set, and paraphrases of MRPC's (a 
 from __future__ import annotations
 
 import argparse
-import gzip
 import hashlib
-import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from experiments.harness.script import WORK, shared
+from experiments.harness.records import WORK
+from experiments.harness.texts import shared_rows, write_rows
 
 FOLDER = WORK / "writing" / "data"
 #: Source in pairs.jsonl -> the word of its prompt, and which of its two texts is the answer.
@@ -46,12 +43,6 @@ PER_TEST = 80
 SPLITS = ("train", "validation", "test")
 
 
-def lines(name: str) -> Iterator[dict[str, Any]]:
-    """The rows of a shared file."""
-    with gzip.open(shared() / "data" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as rows:
-        yield from map(json.loads, rows)
-
-
 def share(text: str) -> int:
     """0 to 39, of a text's letters and digits."""
     plain = "".join(each for each in text.lower() if each.isalnum())
@@ -61,7 +52,7 @@ def share(text: str) -> int:
 def items() -> dict[str, list[dict[str, str]]]:
     """Split -> rows with prompt, answer and kind; no text of validation and test is in train."""
     found: dict[str, list[dict[str, str]]] = {split: [] for split in SPLITS}
-    for row in lines("pairs"):
+    for row in shared_rows("pairs"):
         word, side = KINDS[row["source"]]
         answer, asked = row[side], row["anchor" if side == "positive" else "positive"]
         if len(answer) + len(asked) > LONGEST:
@@ -75,8 +66,8 @@ def items() -> dict[str, list[dict[str, str]]]:
 
 def outside() -> dict[str, list[dict[str, str]]]:
     """Name -> rows that are unlike what is trained on."""
-    sick = [row for row in lines("sick.test") if row["label"].lower() == "entailment"]
-    mrpc = [row for row in lines("mrpc.test") if int(row["label"]) == 1]
+    sick = [row for row in shared_rows("sick.test") if row["label"].lower() == "entailment"]
+    mrpc = [row for row in shared_rows("mrpc.test") if int(row["label"]) == 1]
     return {
         "sick": [{"prompt": f"Follows: {row['text1']}", "answer": row["text2"], "kind": "sick"} for row in sick],
         "mrpc": [{"prompt": f"In other words: {row['text1']}", "answer": row["text2"], "kind": "mrpc"} for row in mrpc],
@@ -89,7 +80,7 @@ def documents() -> list[tuple[str, ...]]:
     kept_back = {row[side] for name in SPLITS[1:] for row in split[name] for side in ("asked", "answer")}
     pairs = [(row["asked"], row["answer"]) for row in split["train"]]
     there = kept_back.union(*pairs)
-    alone = dict.fromkeys(row["text"] for row in lines("sentences") if row["text"] not in there)
+    alone = dict.fromkeys(row["text"] for row in shared_rows("sentences") if row["text"] not in there)
     return [*dict.fromkeys(pairs), *((text,) for text in alone)]
 
 
@@ -103,15 +94,8 @@ def files(folder: Path = FOLDER) -> dict[str, Path]:
         tests |= {name: rows[:PER_TEST] for name, rows in outside().items()}
         for name, file in found.items():
             rows = tests[name] if name in tests else split[name]
-            write(file, [{key: row[key] for key in ("prompt", "answer", "kind")} for row in rows])
+            write_rows(file, [{key: row[key] for key in ("prompt", "answer", "kind")} for row in rows])
     return found
-
-
-def write(file: Path, rows: list[dict[str, str]]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    partial.replace(file)
 
 
 def main() -> None:

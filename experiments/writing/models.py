@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from experiments.harness.script import WORK
+from experiments.harness.records import WORK
 from experiments.writing.data import documents
 
 from distilvec.training import bfloat16_pays

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import shutil
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiments.harness.script import WORK, Results, arguments, finished, settings_of
+from experiments.harness.records import WORK, Results, digest
+from experiments.harness.script import arguments, finished, settings_of
+from experiments.harness.texts import read_rows, write_rows
 from experiments.harness.training import settled, trained
-from experiments.writing.data import OUTSIDE, TASKS, files, write
+from experiments.writing.data import OUTSIDE, TASKS, files
 from experiments.writing.models import pretrain
 from experiments.writing.table import EXPERIMENT, ROWS, best_rate, write_page
 
@@ -38,20 +40,16 @@ TEACHER_LR = 5e-4
 KEPT = ("exact_match", "loss", "bits_per_byte", "sampled", "sampled_deviation", "tokens_per_second")
 
 
-def rows_of(file: Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
 def part(name: str, count: int) -> Path:
     """The first items of the training or validation file, which are in a random order."""
     file = HOME / "data" / f"{name}-{count}.jsonl"
     if not file.exists():
-        write(file, rows_of(files()[name])[:count])
+        write_rows(file, islice(read_rows(files()[name]), count))
     return file
 
 
 def task(name: str, file: Path, domain: str, samples: int = SAMPLES) -> GenerationTask:
-    items = rows_of(file)
+    items = list(read_rows(file))
     prompts, answers = ([item[key] for item in items] for key in ("prompt", "answer"))
     return GenerationTask(name, prompts, answers, longest=LONGEST, samples=samples, domain=domain)
 
@@ -84,8 +82,8 @@ def recipe(row: str, lr: float, seed: int, items: int = ITEMS, **training: Any) 
         "optimizer": {"lr": lr, "heads_lr": 1e-3},
         "cache": str(HOME / "cache" if not own else HOME / "cache-teacher"),
     }
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:12]
-    return Recipe.build({**made, "output": str(HOME / "runs" / f"{row.replace(' ', '_')}-{lr:g}-{seed}-{digest}")})
+    folder = HOME / "runs" / f"{row.replace(' ', '_')}-{lr:g}-{seed}-{digest(made)}"
+    return Recipe.build({**made, "output": str(folder)})
 
 
 def finetuned_teacher() -> Path:
