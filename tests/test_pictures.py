@@ -1,9 +1,10 @@
-"""The pictures of README and the docs show a run that is the current default."""
+"""The pictures of README and the docs, and the recording of README's first run, show what is the current default."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +50,18 @@ def test_the_run_behind_the_pictures_is_the_default(record: Any, tmp_path: Path)
     ), TAKE
     tasks = [task["name"] for task in today["judging"]["tasks"]]
     assert [task["name"] for task in shown["judging"]["tasks"]] == tasks, TAKE
+
+
+def test_the_recording_is_that_of_readmes_program() -> None:
+    """And README's excerpt is one of it."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    recorded = (ROOT / "docs/assets/first-run.txt").read_text(encoding="utf-8")
+    program, excerpt = (re.search(rf"```{name}\n(.*?)```", readme, re.DOTALL) for name in ("python", "text"))
+    assert program and excerpt
+    again = "run python docs/first_run.py"
+    assert f"$ cat first.py\n{program[1]}" in recorded, again
+    assert set(excerpt[1].splitlines()) <= set(recorded.splitlines()), again
+    texts = int(re.findall(r"as there are ([\d,]+) texts to train on", recorded)[0].replace(",", ""))
+    row = DEFAULTS["wide"]
+    chosen = f"learning rate {row.lr:g}, {row.epochs(texts)} epochs, batches of {row.batch_size}"
+    assert chosen in recorded and row.kind in " ".join(recorded.split()), again

@@ -12,6 +12,7 @@ import numpy as np
 
 from distilvec.corpus import Corpus
 from distilvec.methods.base import Method, TeacherInfo
+from distilvec.progress import within
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.tasks.base import Task
 from distilvec.training import Fitted, SignalSource, fit
@@ -62,7 +63,8 @@ def short_training(
         scores: float32 [rows of the corpus], of methods that learn from scores.
     """
     rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
-    with tempfile.TemporaryDirectory(prefix="distilvec-plan-") if place is None else nullcontext(place) as folder:
+    kept = tempfile.TemporaryDirectory(prefix="distilvec-plan-") if place is None else nullcontext(place)
+    with kept as folder, within("measuring"):
         return fit(
             student,
             method,
