@@ -15,6 +15,7 @@ import pty
 import re
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,8 +64,8 @@ def as_seen(text: str, hidden: dict[str, str]) -> str:
     seen = "\n".join(line.rstrip() for line in lines)
     for name, shown in hidden.items():
         seen = seen.replace(name, shown)
-    cut = (line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ..." for line in seen.split("\n"))
-    return "\n".join(cut).strip("\n")
+    # A terminal breaks long lines anywhere; here they are broken between words.
+    return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in seen.split("\n")).strip("\n")
 
 
 def main() -> None:
@@ -86,8 +87,9 @@ def main() -> None:
         for command in (*(each.format(clone=ROOT) for each in COMMANDS), "env/bin/python first.py"):
             lines = as_seen(typed(command, folder), hidden).split("\n")
             if "pip install" in command:  # a line for each of many packages
-                lines = ["...", *lines[-2:]]
-            parts.append(f"$ {as_seen(command, hidden)}\n" + "\n".join(lines))
+                last = max(number for number, line in enumerate(lines) if line.startswith("Successfully installed"))
+                lines = ["...", f"{lines[last][: WIDTH - 4]} ..."]
+            parts.append("\n".join([f"$ {as_seen(command, hidden)}", *filter(None, lines)]))
         shown = f"$ cat first.py\n{code}"
         TARGET.write_text("\n\n".join([*parts[:-1], shown.rstrip("\n"), parts[-1]]) + "\n", encoding="utf-8")
 

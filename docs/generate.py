@@ -128,10 +128,10 @@ def method_text(method: str) -> str:
 
 
 def formula(text: str) -> str:
-    """Lines of a formula as HTML, which needs no script: e_{l,i} and x^2 with their letters below and above.
+    """Lines of a formula as HTML, which needs no script: with letters below and above, and broken where it is too wide.
 
     >>> formula("    L = mean_i ||e_i - t_i||^2")
-    '<pre>L = mean<sub>i</sub> ‖e<sub>i</sub> − t<sub>i</sub>‖<sup>2</sup></pre>'
+    '<p>L = mean<sub>i</sub> ‖e<sub>i</sub> − t<sub>i</sub>‖<sup>2</sup></p>'
     """
     shown = html.escape(textwrap.dedent(text).rstrip(), quote=False)
     for old, new in (("||", "‖"), ("&lt;=", "≤"), ("&gt;=", "≥"), ("!=", "≠"), (" - ", " − "), (" -", " −")):
@@ -142,7 +142,8 @@ def formula(text: str) -> str:
         shown = re.sub(rf"{mark}\{{([^}}]*)\}}", rf"<{tag}>\1</{tag}>", shown)
         shown = re.sub(rf"(?<![a-z]{{4}}){mark}(\([^)]*\)|[A-Za-z0-9]+)", rf"<{tag}>\1</{tag}>", shown)
         shown = re.sub(rf"{mark}([a-z]{{1,2}})\b", rf"<{tag}>\1</{tag}>", shown)
-    return f"<pre>{shown}</pre>"
+    lines = [re.sub(r"(?<=\S) {2,}(?!=)|^ +", "&emsp;", re.sub(" +=", " =", line)) for line in shown.split("\n")]
+    return "<p>" + "<br>\n".join(lines) + "</p>"
 
 
 def measured(method: str) -> str:

@@ -163,6 +163,12 @@ def test_reading_a_corpus_shows_how_far_it_is(
     assert ("/2,500 rows" in recorder.lines[1].details) == ("left" in recorder.lines[1].details) == bool(total)
 
 
+def test_a_dry_run_says_that_its_steps_only_measure(place: Path) -> None:
+    code, written = in_terminal(["run", "recipe.yaml", "--dry-run"], place)
+    assert code == 0, written
+    assert "measuring: training" in plain(written) and not re.search(r"[\r\nK]training ━", plain(written))
+
+
 def test_what_is_there_already_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     Ticker("teaching")(40, 40)
     assert capsys.readouterr().err == ""

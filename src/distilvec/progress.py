@@ -206,6 +206,16 @@ def stages(count: int) -> Iterator[Callable[[str], None]]:
         end_line()
 
 
+@contextlib.contextmanager
+def within(name: str) -> Iterator[None]:
+    """Put the name of larger work before the titles of what the block does: "trying: training"."""
+    before = _stage.set(f"{_stage.get()}{name}: ")
+    try:
+        yield
+    finally:
+        _stage.reset(before)
+
+
 def end_line() -> None:
     """Leave an unfinished bar where it is, so that what is printed next stands on a line of its own."""
     if _Terminal.open:

@@ -59,7 +59,7 @@ def hostile_record() -> Record:
 def test_everything_of_the_record_is_there(page: str) -> None:
     text = html.unescape(re.sub(r"<[^>]+>", " ", page))
     parts = (
-        "keeps 95.; not shown to be better; in-domain; What the intervals support; banking77; order of similarities; "
+        "keeps 95.; cannot be told apart; in-domain; What the intervals support; banking77; order of similarities; "
         "effective rank; tamd; held-out agreement cosine; 6 min 52 s; encoding error; STS-B; apache-2.0; "
         "layers 1 and 6; anchored_layers: 2; 95 % interval; Where they differ most; What the student finds nearest.; "
         "Inside the mixtures of experts; student, layer 2; 30 70; 0.50 of 0.69; 1.25; 42°; 200 texts"

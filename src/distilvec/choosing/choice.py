@@ -89,7 +89,7 @@ class Choice(Shown):
         if self.chosen is None:
             return (
                 f"No candidate is predicted to keep {goal} of {what}; the most promising, {row.name}, is predicted to "
-                f"keep {self.prediction(row)}, {100 * self.prediction(row).middle:.1f} in the middle."
+                f"keep {self.prediction(row)}."
             )
         sure = next((each for each in self.rows if self.prediction(each).low >= self.keep), None)
         safer = "no candidate reaches it at the low end of its interval"
@@ -103,27 +103,27 @@ class Choice(Shown):
         """How the prediction was made."""
         misses = [abs(miss) for miss in residuals().values()]
         behind = f"the untrained candidate with a linear map to the teacher's vectors, fitted to {self.texts:,} texts"
-        own, start = f"agreement: mean cosine with the teacher on held-out texts; of {behind}.", "agreement"
+        own, start = f"agreement: mean cosine of {behind}, with the teacher on held-out texts.", "agreement"
         if self.by_tasks:
             own = f"free: {behind}. agreement: its mean cosine with the teacher on held-out texts. untrained: no map."
             start = "the larger of free and untrained"
         lines = [
             own,
-            f"predicted: {start} plus the part of the remaining gap that training closed in our experiments with one "
-            f"teacher, {self._closed()}. There, such predictions were off by {median(misses):.1f} points (median) and "
-            f"{max(misses):.1f} at most; with other teachers, tasks and methods they may be off by more.",
+            f"predicted: {start}, plus the share of the remaining gap that training closed in our experiments: "
+            f"{self._closed()}. There, such predictions missed by {median(misses):.1f} points (median), "
+            f"{max(misses):.1f} at most; with other teachers and tasks, expect more.",
         ]
         if not covered(self.read):
             lines.append(
-                f"This training reads {self.read:,} texts, and our shortest experiment read "
-                f"{min(run.read for run in RUNS):,}: the prediction does not cover it. --probe-steps measures instead."
+                f"This training reads {self.read:,} texts, our shortest experiment read "
+                f"{min(run.read for run in RUNS):,}: the prediction does not cover it. Measure with --probe-steps 200."
             )
         if self.probe_steps:
             lines.append(f"probe: after {self.probe_steps} steps with cosine; a whole training should reach more.")
         if not self.by_tasks:
             lines.append(
-                "Without tasks the prediction is about agreement, which our experiments do not cover, and scores on "
-                "tasks fall much more slowly than the mean cosine. Name tasks; one of kind neighbours needs no labels."
+                "Without tasks only agreement is predicted. Scores on tasks fall much more slowly; a task of kind "
+                "neighbours needs no labels."
             )
         return [*lines, *self.notes]
 
@@ -133,8 +133,7 @@ class Choice(Shown):
         for kind in [kind for kind in KINDS if any(_kind(row) == kind for row in self.rows)]:
             low, middle, high = (f"{100 * share:.0f}" for share in shares(self.read, kind))
             parts.append(f"{kind} {middle} % ({low} to {high}; {len(like(self.read, kind))} runs)")
-        near = "trainings as long as this one, which reads" if covered(self.read) else "the shortest; this one reads"
-        return f"in {near} {self.read:,} texts: {', '.join(parts)}"
+        return ", ".join(parts)
 
     def grid(self) -> Grid:
         """One row per model, as measured."""

@@ -24,7 +24,7 @@ from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.table import build_method
 from distilvec.modules.blocks import parameters
 from distilvec.recipe import AutoSection, OptimizerSection, Recipe, StudentSection
-from distilvec.report.surroundings import folder_bytes
+from distilvec.report.surroundings import folder_bytes, unused_pooler
 from distilvec.students import Seen, StudentTap, load_student, ship
 from distilvec.tasks.table import build_task
 from distilvec.training.step import describe
@@ -118,7 +118,8 @@ def measure_teacher(bench: Bench) -> Measured:
     card, timed = teacher.card, dict[str, Any]()
     if teacher.can.local:
         timed = speed(teacher.model or teacher, bench.timed(), singles=30, seconds=SECONDS)
-    return Measured(card.name, card.parameters, card.size_bytes, timed, 1.0)
+    parameters = None if card.parameters is None else card.parameters - unused_pooler(teacher.model)
+    return Measured(card.name, parameters, card.size_bytes, timed, 1.0)
 
 
 def measure(candidate: Candidate, bench: Bench) -> Measured:

@@ -11,6 +11,7 @@ import numpy as np
 
 from distilvec.corpus import Corpus
 from distilvec.methods.base import Method, TeacherInfo
+from distilvec.progress import within
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.tasks.base import Task
 from distilvec.training import Fitted, Material, Settings, SignalSource, fit
@@ -55,7 +56,7 @@ def short_training(
         training: keys of the recipe's section, with `max_steps`.
     """
     rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
-    with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as folder:
+    with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as folder, within("measuring"):
         place = Path(folder)
         learnt = Material(corpus, [each.info for each in taught], [each.source(corpus, rows, place) for each in taught])
         return fit(student, method, learnt, quiet_settings(training, optimizer, place))

@@ -53,7 +53,7 @@ def shrink(
     model: Annotated[str, typer.Argument(help="folder or hub id")],
     output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="where the smaller model goes")],
     layers: Annotated[str | None, typer.Option(help="how many blocks (evenly spaced), or which: 1,6")] = None,
-    vocabulary: Annotated[int | None, typer.Option(help="keep at most so many pieces")] = None,
+    vocabulary: Annotated[int | None, typer.Option(help="most word pieces to keep")] = None,
     embedding: Annotated[int | None, typer.Option(help="rank of the table of word pieces")] = None,
     inner: Annotated[int | None, typer.Option(help="units of each feed-forward network")] = None,
     heads: Annotated[int | None, typer.Option(help="attention heads of each block")] = None,
@@ -63,7 +63,7 @@ def shrink(
     text: Annotated[str, typer.Option(help="text column of the corpus")] = "text",
     quiet: Quiet = False,
 ) -> None:
-    """Cut a model's layers, vocabulary and widths; prints parameters before and after, and what each cut keeps."""
+    """Cut a model's layers, vocabulary and widths, and say what each cut keeps."""
     sizes = {"embedding": embedding, "inner": inner, "heads": heads, "positions": positions, "width": width}
     from distilvec.flow.shrink import shrink_model
 
@@ -94,7 +94,7 @@ def export(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """The whole pipeline as ONNX, float and int8, with agreement, size and speed; or a table for model2vec."""
+    """Write the whole pipeline as ONNX, float and int8, with agreement, size and speed; or a table for model2vec."""
     if model2vec:
         from distilvec.export import export_model2vec
 
@@ -140,13 +140,13 @@ def geometry(
     model: Annotated[str, typer.Argument(help="any sentence-transformers folder or hub id")],
     data: Annotated[Path, typer.Option("--data", help="texts: any file that a corpus can be read from")],
     text: Annotated[str, typer.Option(help="text column")] = "text",
-    limit: Annotated[int, typer.Option(help="look at so many texts", min=2)] = 500,
+    limit: Annotated[int, typer.Option(help="how many texts to use", min=2)] = 500,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", callback=at_home, help="also write numbers and pictures here")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """How an embedder's vectors fill their space; in mixtures of experts, how the active experts lie."""
+    """Show how an embedder's vectors fill their space; in mixtures of experts, how the active experts differ."""
     from distilvec.cli.measures import look_at_geometry
 
     say(look_at_geometry(model, data, text=text, limit=limit, output=output))
@@ -162,11 +162,11 @@ def compress(
         list[str] | None, typer.Option("--task", "-t", help="benchmark name, task file, or a YAML list of tasks")
     ] = None,
     text: Annotated[str, typer.Option(help="text column")] = "text",
-    width: Annotated[list[int] | None, typer.Option(help="cut vectors to so many numbers; default halves")] = None,
-    limit: Annotated[int, typer.Option(help="compare on so many texts, and calibrate on as many", min=20)] = 1000,
+    width: Annotated[list[int] | None, typer.Option(help="numbers to keep of a vector; default halves")] = None,
+    limit: Annotated[int, typer.Option(help="how many texts to compare on, and as many to calibrate", min=20)] = 1000,
     quiet: Quiet = False,
 ) -> None:
-    """Shorter, int8 and binary vectors, float16 weights, ONNX: score, bytes and speed in one table."""
+    """Measure shorter, int8 and binary vectors, float16 weights and ONNX: score, bytes and speed in one table."""
     from distilvec.cli.measures import compress_model
 
     say(compress_model(model, data, output, text=text, tasks=tasks or (), widths=width, limit=limit))
@@ -175,19 +175,19 @@ def compress(
 def drift(
     old: Annotated[Path, typer.Argument(help="texts of before: any file that a corpus can be read from")],
     new: Annotated[Path, typer.Argument(help="texts of now")],
-    model: Annotated[str, typer.Option(help="whose eyes they are seen with: folder or hub id")],
+    model: Annotated[str, typer.Option(help="embedding model used for the comparison: folder or hub id")],
     text: Annotated[str, typer.Option(help="text column")] = "text",
-    limit: Annotated[int, typer.Option(help="compare so many texts of each", min=20)] = 5000,
+    limit: Annotated[int, typer.Option(help="how many texts of each to compare", min=20)] = 5000,
     quiet: Quiet = False,
 ) -> None:
-    """Whether two corpora are the same kind of text to a model, and which texts are new."""
+    """Check whether two corpora are the same kind of text to a model, and show which texts are new."""
     from distilvec.cli.measures import look_at_drift
 
     say(look_at_drift(model, old, new, text=text, limit=limit))
 
 
 def size(folder: Annotated[Path, typer.Argument(help="output folder of runs, or any folder above")]) -> None:
-    """What runs and teachings left in a folder, how large it is, and what is lost with it."""
+    """List what runs left in a folder, how large it is, and what would be lost with it."""
     from distilvec.cli import disk
 
     say(disk.text(disk.pieces(folder), folder))
@@ -201,7 +201,7 @@ def clean(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="remove it; without, only say what would go")] = False,
 ) -> None:
-    """Remove checkpoints of finished runs and leftovers, or what else is named; never students and reports."""
+    """Remove checkpoints of finished runs and leftovers, or other kinds; never students and reports."""
     from distilvec.cli import disk
 
     what: Any = kinds or disk.USUAL
@@ -234,7 +234,7 @@ def finetune(
     seed: Annotated[int, typer.Option(help="of order, head and dropout", min=0)] = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Fine-tune a model on labelled texts; run again, it goes on where it was."""
+    """Fine-tune a model on labelled texts; run again, it continues."""
     if lora_rank is not None and not lora:
         raise DistilvecError("a rank is one of adapters", where="--lora-rank", remedy="Give --lora, too.")
     from distilvec.flow.finetune import finetune as start
@@ -300,9 +300,9 @@ def recipes(
 
 def serve(
     model: Annotated[str, typer.Argument(help="student: folder or hub id")],
-    host: Annotated[str, typer.Option(help="where to listen; 0.0.0.0 = on all networks")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0 = all networks")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 = any that is free", min=0, max=65535)] = 8080,
-    name: Annotated[str | None, typer.Option(help="that clients ask for; default the folder's")] = None,
+    name: Annotated[str | None, typer.Option(help="name that clients ask for; default the folder's")] = None,
     key_env: Annotated[str | None, typer.Option(help="environment variable with the key that clients send")] = None,
     batch_size: Annotated[int, typer.Option(help="texts that are encoded together", min=1)] = 64,
     quiet: Quiet = False,
@@ -314,7 +314,7 @@ def serve(
 
 
 def doctor() -> None:
-    """Versions, devices, and what each extra would add."""
+    """Show versions, devices, and what each extra would add."""
     from distilvec.cli.doctor import report
 
     say(report())

@@ -11,21 +11,19 @@ from distilvec.cli.options import Quiet, at_home, say
 
 
 def check_index(
-    model: Annotated[str, typer.Argument(help="folder or hub id of the model that is said to have made them")],
+    model: Annotated[str, typer.Argument(help="model that may have made the vectors: folder or hub id")],
     vectors: Annotated[str, typer.Option(help=".npy file, or a table (file.parquet:column, .jsonl, .csv)")],
     texts: Annotated[
         str | None, typer.Option(help="of the rows: .txt, .jsonl, or a parquet file's column; default its text")
     ] = None,
-    prompt: Annotated[
-        str | None, typer.Option(help="what is meant to stand before the texts; default the model's own default")
-    ] = None,
-    rows: Annotated[int, typer.Option(help="encode so many again, evenly spread; 0 is all")] = 500,
+    prompt: Annotated[str | None, typer.Option(help="prompt before the texts; default the model's own")] = None,
+    rows: Annotated[int, typer.Option(help="how many rows to encode again, evenly spread; 0 = all")] = 500,
     seed: Annotated[int, typer.Option(help="of the choice of rows", min=0)] = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Whether an index and a model belong together, and if not, what is wrong and with which rows.
+    """Check whether an index and a model belong together, and say what is wrong and with which rows.
 
-    Exit code 3 where they do not.
+    The exit code is 3 if they do not.
     """
     from distilvec.indexes import check_index as start
 
@@ -48,11 +46,11 @@ def adapt(
         str | None, typer.Option(help="file with query and document, a text of the index that should be found")
     ] = None,
     query_vectors: Annotated[str | None, typer.Option(help="the old model's vectors of the queries")] = None,
-    limit: Annotated[int, typer.Option(help="fit to at most so many rows", min=100)] = 50_000,
+    limit: Annotated[int, typer.Option(help="most rows to fit to", min=100)] = 50_000,
     seed: Annotated[int, typer.Option(help="of how rows are parted", min=0)] = 0,
     quiet: Quiet = False,
 ) -> None:
-    """A new model that writes and reads an old index's space, from its vectors and texts alone."""
+    """Fit a new model to an old index's space, from its vectors and texts alone."""
     from distilvec.indexes import adapt as start
 
     adaptation = start(

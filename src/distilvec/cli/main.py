@@ -92,7 +92,7 @@ def run_command(
     recipe: RecipeFile,
     changes: Changes = None,
     output: Output = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on where an interrupted run stopped")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="continue an interrupted run")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print stages, sizes, time and disk; do nothing")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -151,10 +151,10 @@ def demo(
         bool, typer.Option("--fresh", help="with --cross-tokenizer: token embeddings at random too")
     ] = False,
     texts: Annotated[int, typer.Option(help="training texts", min=200)] = 4000,
-    resume: Annotated[bool, typer.Option("--resume", help="go on where an interrupted demo stopped")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="continue an interrupted demo")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Offline, with a real teacher, in a few minutes: a small student and its report."""
+    """Train a small student of a real teacher, offline, in a few minutes, and write its report."""
     from distilvec.flow.demo import demo_recipe
     from distilvec.flow.run import run
 
@@ -183,10 +183,10 @@ def teach(
         int | None, typer.Option(help="of Ray; default one per GPU, else one per two processors", min=1)
     ] = None,
     address: Annotated[str | None, typer.Option(help="of a Ray cluster; default one on this machine")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say bytes per text and in all; do nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print bytes per text and in all; do nothing")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fill the stores of a recipe's teachers and scorers, and nothing else."""
+    """Fill only the stores of a recipe's teachers and scorers."""
     share = _shard(shard)
     if engine is Engine.process and (workers or address):
         raise DistilvecError("--workers and --address are Ray's", remedy="Add --engine ray.")
@@ -225,7 +225,7 @@ def train(
     recipe: RecipeFile,
     changes: Changes = None,
     output: Output = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on from the newest checkpoint")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="continue from the newest checkpoint")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Teach what is missing, train and save the student; no judging."""
@@ -252,9 +252,9 @@ def compare(
     output: Output = None,
     quiet: Quiet = False,
 ) -> None:
-    """Several methods with the same data, steps and seeds; one table with deviations and intervals.
+    """Train several methods with the same data, steps and seeds, and compare them in one table.
 
-    Interrupted, the same command goes on where it was.
+    After an interruption the same command continues.
     """
     loaded = _recipe(recipe, changes, output)
     from distilvec.flow.compare import compare as start

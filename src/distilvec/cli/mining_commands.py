@@ -15,11 +15,11 @@ def mine(
     changes: Changes = None,
     output: Output = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="say how much would be encoded and compared; do nothing")
+        bool, typer.Option("--dry-run", help="print how much would be encoded and compared; do nothing")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Hard negatives for a corpus of pairs, from the first teacher's vectors; run again, it goes on where it was."""
+    """Find hard negatives for a corpus of pairs with the first teacher's vectors; run again, it continues."""
     from distilvec.recipe import Recipe
 
     loaded = Recipe.load(recipe, changes, output=output)

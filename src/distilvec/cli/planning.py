@@ -41,7 +41,7 @@ def plan(
     price_per_hour: Annotated[float | None, typer.Option(help="with --rows: of one device")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Candidate students before any training: size, speed here, and what they are predicted to keep."""
+    """Compare candidate students before any training: size, speed here, and what they are predicted to keep."""
     search = {"--keep": keep, "--layers": layers, "--vocabulary": vocabulary, "--task": tasks or None}
     budgeted = {"--parameters": parameters, "--megabytes": megabytes, "--latency": latency}
     if rows is not None:

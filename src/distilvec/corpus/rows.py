@@ -46,7 +46,8 @@ def require_columns(wanted: Sequence[str], available: Sequence[str], where: str,
                 remedy = f"{listed} is one column, as {between!r} separates none here: a .csv has commas, a .tsv tabs."
             elif name == wanted[0] and first:
                 usual = alike[0] if alike else available[0] if len(available) == 1 else "COLUMN"
-                remedy += f" A recipe's is named with --set {first}={usual}."
+                remedy += f" Name it: in a recipe with --set {first}={usual}"
+                remedy += f", else with --text {usual}." if first == "corpus.text" else "."
             raise DataError(f'there is no column "{name}"', where=where, remedy=remedy)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,7 +28,6 @@ from distilvec.students import load_student, ship
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-logger = logging.getLogger(__name__)
 
 MILLION = 1_000_000
 TIMED_TEXTS = 256
@@ -121,7 +119,6 @@ def _row(
     name: str, form: Form, encode: Any, reference: np.ndarray, texts: Sequence[str], tasks: Sequence[JudgingTask]
 ) -> CompressedRow:
     measured = likeness(reference, encode(texts))
-    logger.info("%s, width %d: %.3f of the neighbours", name, form.width, measured["neighbours"])
     return CompressedRow(
         name=name,
         width=form.width,

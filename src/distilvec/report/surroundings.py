@@ -7,7 +7,9 @@ import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
+from distilvec.modules.blocks import find_transformer
 from distilvec.report.data import Part
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "scikit-learn", "pyarrow")
@@ -62,3 +64,12 @@ def machine(device: str) -> Machine:
 def folder_bytes(folder: Path) -> int:
     """Size of a folder's files."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def unused_pooler(model: Any) -> int:
+    """Parameters of a pooler if the vectors are made of token states: it is counted, but does not matter."""
+    transformer = None if model is None else find_transformer(model)
+    if transformer is None or getattr(transformer, "module_output_name", None) != "token_embeddings":
+        return 0
+    pooler = getattr(transformer.model, "pooler", None)
+    return 0 if pooler is None else sum(each.numel() for each in pooler.parameters())

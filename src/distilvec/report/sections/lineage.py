@@ -10,7 +10,6 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from distilvec.modules.blocks import find_transformer
 from distilvec.recipe import given
 from distilvec.report.blocks import Warnings
 from distilvec.report.sections.base import (
@@ -27,7 +26,7 @@ from distilvec.report.sections.base import (
     facts,
     short_source,
 )
-from distilvec.report.surroundings import folder_bytes
+from distilvec.report.surroundings import folder_bytes, unused_pooler
 from distilvec.store.axes import axes_of
 from distilvec.teachers import TeacherCard
 from distilvec.teachers.cards import licence_of
@@ -186,21 +185,12 @@ def _shown(card: TeacherCard) -> TeacherCard:
 def _teacher(taught: Taught) -> TeacherFacts:
     return TeacherFacts(
         card=_shown(taught.teacher.card),
-        pooler=_unused_pooler(taught.teacher.model),
+        pooler=unused_pooler(taught.teacher.model),
         storage=taught.store.dtype,
         token_states=_token_states(Path(taught.store.path)),
         examples=[example.rendered for example in taught.seen.examples],
         warnings=list(taught.seen.warnings),
     )
-
-
-def _unused_pooler(model: Any) -> int:
-    """Parameters of a pooler if the vectors are made of token states: it is counted, but does not matter."""
-    transformer = None if model is None else find_transformer(model)
-    if transformer is None or getattr(transformer, "module_output_name", None) != "token_embeddings":
-        return 0
-    pooler = getattr(transformer.model, "pooler", None)
-    return 0 if pooler is None else sum(each.numel() for each in pooler.parameters())
 
 
 def _token_states(store: Path) -> str | None:

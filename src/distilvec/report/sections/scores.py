@@ -28,7 +28,7 @@ from distilvec.report.rows import (
 )
 from distilvec.report.sections.agreement import by_chance
 from distilvec.report.sections.base import Block, Bullets, Data, Heading, Outcome, Picture, Table, Text, clip
-from distilvec.report.surroundings import folder_bytes
+from distilvec.report.surroundings import folder_bytes, unused_pooler
 from distilvec.words import ABSENT, millions, number, percent, size
 
 if TYPE_CHECKING:
@@ -226,8 +226,10 @@ def _rows(outcome: Outcome) -> list[ModelRow]:
     timed = {} if more else speed
     cards = [each.teacher.card for each in outcome.taught]
     rows = []
-    for card in cards:
-        sizes = {"parameters": card.parameters, "size_bytes": card.size_bytes}
+    for each, card in zip(outcome.taught, cards, strict=True):
+        pooler = unused_pooler(each.teacher.model)
+        parameters = None if card.parameters is None else card.parameters - pooler
+        sizes = {"parameters": parameters, "size_bytes": card.size_bytes}
         rows.append(_row(card.name, "teacher", judged, verdict.speed.get(card.name, {}), sizes))
     rows.append(_row(UNTRAINED, "untrained", judged, timed, _larger(own, more)))
     if cards and (FREE in verdict.neighbours or (judged is not None and FREE in judged.scores)):
