@@ -46,8 +46,8 @@ class Default:
 
 #: The runs behind the rows: teacher and texts, nothing else.
 EVIDENCE = "experiments/results/defaults"
-_COSINE = [{"name": "cosine"}]
-_STATES = [{"name": "cosine", "map": False}, {"name": "token_states"}]
+_COSINE: list[dict[str, Any]] = [{"name": "cosine"}]
+_STATES: list[dict[str, Any]] = [{"name": "cosine", "map": False}, {"name": "token_states"}]
 _SAME_SPACE = {"space": "teacher", "dropout": 0.0}
 #: Kind of student -> its settings.
 DEFAULTS = {
