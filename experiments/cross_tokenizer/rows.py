@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from distilvec.methods.distillmoe import DistillMoEOptions
-from distilvec.methods.emo import EMOOptions
+from distilvec.methods.tokens.distillmoe import DistillMoEOptions
+from distilvec.methods.tokens.emo import EMOOptions
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ PLAIN, FEW = 40_000, 10_000
 SHARE = 0.4
 #: Of the demo's own pairs the first 600 are tests of `quarter`; the others measure here.
 TESTS = 600
+COSINE = {"name": "cosine", "map": False}
 #: Corpus and changes of a way.
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("plain", {}),
@@ -42,11 +43,8 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "batches of 128": ("plain", {"training": {"batch_size": 128}}),
     "Muon": ("plain", {"optimizer": {"lr": 2e-3, "muon": True}}),
     "Muon, batches of 128": ("plain", {"optimizer": {"lr": 2e-3, "muon": True}, "training": {"batch_size": 128}}),
-    "token states 0": ("plain", {"method": [{"name": "cosine", "map": False}]}),
-    "token states 3": (
-        "plain",
-        {"method": [{"name": "cosine", "map": False}, {"name": "token_states", "weight": 3.0}]},
-    ),
+    "token states 0": ("plain", {"method": [COSINE]}),
+    "token states 3": ("plain", {"method": [COSINE, {"name": "token_states", "weight": 3.0}]}),
     "cosine schedule": ("plain", {"training": {"lr_scheduler_type": "cosine"}}),
     "beta2 0.999": ("plain", {"training": {"adam_beta2": 0.999}}),
     "few": ("few", {"training": {"epochs": 16.0}}),

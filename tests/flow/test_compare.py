@@ -266,13 +266,13 @@ def test_method_words(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
     found = variants_of(recipe, words)
     (note,) = comparison._kept_options(recipe, found)
     assert note.endswith(f"holds for {words[0]}, {words[1]}, too: anchored_layers=1.")
-    assert found["talas"].method.options == {"anchored_layers": 1}, "the recipe's own options"
+    assert found["talas"].method.first.options == {"anchored_layers": 1}, "the recipe's own options"
     sharp = found[words[1]]
-    assert sharp.method.options == {"anchored_layers": 1, "temperature": 0.1}
+    assert sharp.method.first.options == {"anchored_layers": 1, "temperature": 0.1}
     assert sharp.optimizer.sharpness is not None and sharp.optimizer.sharpness.kind == "asam"
     assert recipe.optimizer.sharpness is None
-    assert found["leaf"].student.space == "teacher" and found["leaf"].method.options == {}
-    assert found[words[3]].method.options == {"prefixes": [8, 16]}
+    assert found["leaf"].student.space == "teacher" and found["leaf"].method.first.options == {}
+    assert found[words[3]].method.first.options == {"prefixes": [8, 16]}
 
 
 def test_options_as_dictionaries_and_rows_with_names(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_options_as_dictionaries_and_rows_with_names(data: Path, tiny_bert: Path
     ours = found["ours-1.0"].optimizer
     assert ours.lr == 3e-4 and ours.sharpness is not None and ours.sharpness.kind == "sam"
     assert found["mse:init=random,optimizer.lr=0.0005"].optimizer.lr == 5e-4
-    assert found["plain"].optimizer == recipe.optimizer and found["plain"].method.options == {}
+    assert found["plain"].optimizer == recipe.optimizer and found["plain"].method.first.options == {}
     for alone in ("cosine", {"name": "cosine"}):
         assert list(variants_of(recipe, alone)) == ["cosine"]
 

@@ -169,7 +169,7 @@ def test_rows_have_readable_names(module: Callable[[str], None], tiny_bert: Path
     labels += ["own_losses:Cosine:init=random,optimizer.lr=0.1", "own_losses:Same", "cosine"]
     assert list(found) == labels
     assert found[labels[3]].method.name == "own_losses:Cosine" and found[labels[3]].optimizer.lr == 0.1
-    assert found[labels[3]].method.options == {"init": "random"}
+    assert found[labels[3]].method.first.options == {"init": "random"}
     assert slug(labels[3]) == "own_losses-Cosine-init=random-optimizer.lr=0.1"
     assert not slug("../x").startswith("."), "a folder in its place"
 

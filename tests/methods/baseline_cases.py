@@ -14,12 +14,12 @@ from torch.nn.functional import pad
 
 from distilvec.corpus.batch import Batch
 from distilvec.methods.base import Method, Sample, Term
-from distilvec.methods.cdm import CDM
-from distilvec.methods.dskd import DSKD
-from distilvec.methods.mined import MinED
-from distilvec.methods.multilevel_ot import MultiLevelOT
 from distilvec.methods.sft import SFT
-from distilvec.methods.uld import ULD
+from distilvec.methods.tokens.cdm import CDM
+from distilvec.methods.tokens.dskd import DSKD
+from distilvec.methods.tokens.mined import MinED
+from distilvec.methods.tokens.multilevel_ot import MultiLevelOT
+from distilvec.methods.tokens.uld import ULD
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 

@@ -24,12 +24,13 @@ from tests.methods.baseline_cases import (
     total,
 )
 
-from distilvec.methods import token_parts
 from distilvec.methods.base import Method, Sample
-from distilvec.methods.baseline_parts import class_divergence, unit_error
-from distilvec.methods.cdm import average_partners
-from distilvec.methods.dskd import ClassHead
 from distilvec.methods.mse import MSE
+from distilvec.methods.tokens import pairs
+from distilvec.methods.tokens.cdm import average_partners
+from distilvec.methods.tokens.class_logits import class_divergence
+from distilvec.methods.tokens.dskd import ClassHead
+from distilvec.methods.tokens.maps import unit_error
 from distilvec.students.output import StudentOutput
 from distilvec.teachers.signals import TeacherSignals
 
@@ -178,7 +179,7 @@ def test_partners_are_averaged_and_padded_pairs_left_out() -> None:
     states = torch.tensor([[[1.0, 0.0], [3.0, 2.0], [5.0, 5.0]], [[7.0, 7.0], [0.0, 1.0], [0.0, 0.0]]])
     pairs = torch.tensor([[[0, 0], [0, 1], [1, 2]], [[0, 1], [-1, -1], [-1, -1]]])
     signals = TeacherSignals(torch.tensor([True, True]), alignments={"full": pairs})
-    found, real = average_partners(states, token_parts.pairs(signals, "full"), 3)
+    found, real = average_partners(states, pairs.pairs(signals, "full"), 3)
     assert found.tolist() == [[[2, 1], [5, 5], [0, 0]], [[0, 1], [0, 0], [0, 0]]]
     assert real.tolist() == [[True, True, False], [True, False, False]]
 
@@ -351,7 +352,7 @@ def test_cross_model_attention_starts_at_the_partner(hidden) -> None:
     method.build(REGRESSING, [replace(KNOWN, hidden=hidden)], sample)
     bridge = method.bridges[0]
     scores = bridge._scores(step.student.tokens[LAST], step.signals.tokens[TEACHER_LAST])
-    found = token_parts.pairs(step.signals, "strict")
+    found = pairs.pairs(step.signals, "strict")
     row = torch.arange(6)[:, None].expand_as(found.student)[found.real]
     cosines = scores[0, row, found.student[found.real], found.teacher[found.real]] * 0.1
     assert len(cosines) > 6

@@ -15,10 +15,10 @@ from torch import nn
 from distilvec.errors import DistilvecError
 from distilvec.functional import cka_distance, margin_gap, optimal_gate
 from distilvec.methods.base import Method, Sample, Wanted
-from distilvec.methods.dynamic_cka import soft_alignment
-from distilvec.methods.experts import masked_margin_gap
 from distilvec.methods.table import build_method, build_options
-from distilvec.methods.token_parts import FixedMap
+from distilvec.methods.tokens.dynamic_cka import soft_alignment
+from distilvec.methods.tokens.experts import masked_margin_gap
+from distilvec.methods.tokens.maps import FixedMap
 from distilvec.modules.expert_head import ExpertHead
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.tap import StudentTap

@@ -11,9 +11,9 @@ from tests.methods.world import World, mean, small_world, total
 from torch.nn.functional import cosine_similarity
 
 from distilvec.errors import DistilvecError
-from distilvec.methods import emo, token_parts
 from distilvec.methods.table import build_method, build_options
-from distilvec.methods.token_parts import TokenPairs
+from distilvec.methods.tokens import emo, importance, pairs
+from distilvec.methods.tokens.pairs import TokenPairs
 from distilvec.students.output import StudentInfo
 
 PRESETS = [
@@ -153,12 +153,12 @@ def test_a_split_word_keeps_its_mass() -> None:
     scores = torch.tensor([[0.5, 0.3, 0.2], [0.0, 0.0, 0.0]])
     cells = torch.tensor([[[0, 0], [1, 1], [2, 1], [2, 2]], [[-1, -1]] * 4])
     path = TokenPairs(cells[..., 0].clamp_min(0), cells[..., 1].clamp_min(0), cells[..., 0] >= 0)
-    ours, theirs = token_parts.path_masses(scores, path, 4)
+    ours, theirs = importance.path_masses(scores, path, 4)
     torch.testing.assert_close(ours, torch.tensor([[0.5, 0.15, 0.35, 0.0], [0.0] * 4]))
     torch.testing.assert_close(theirs, scores)
     one = TokenPairs(torch.tensor([[0]]), torch.tensor([[0]]), torch.tensor([[True]]))
     rows = torch.tensor([[True, True, True, False]])
-    starved = token_parts.pair_masses(scores[:1], scores[:1] > 0, one, rows, "sum")
+    starved = importance.pair_masses(scores[:1], scores[:1] > 0, one, rows, "sum")
     torch.testing.assert_close(starved, torch.tensor([[0.5, 0.2, 0.2, 0.0]]) / 0.9)
 
 
@@ -179,9 +179,9 @@ def test_causal_importance_is_relative_to_even_attention() -> None:
     mask = torch.tensor([[False, False, True, True, True, True], [True] * 6])
     even = torch.ones(6, 6).tril() * mask.unsqueeze(1)
     attention = even / even.sum(-1, keepdim=True).clamp_min(1) * mask.unsqueeze(-1)
-    corrected = token_parts.importance(attention, mask, mask, mask)
+    corrected = importance.importance(attention, mask, mask, mask)
     torch.testing.assert_close(corrected, mask.float())
-    plain = token_parts.importance(attention, mask, mask)
+    plain = importance.importance(attention, mask, mask)
     assert plain[1, 0] > 4 * plain[1, 5]
     causal = small_world(causal=True)
     signals = causal.signals(range(4))[0]
@@ -197,12 +197,12 @@ def test_the_best_third_of_the_pairs_is_used() -> None:
     table = torch.tensor([[[i, 8 - i] for i in range(9)], [[i, i] if i < 2 else [-1, -1] for i in range(9)]])
     found = TokenPairs(*table.clamp_min(0).unbind(-1), table[..., 0] >= 0)
     scores = torch.arange(9).float().expand(2, 9)
-    best = token_parts.best_pairs(found, scores, 1 / 3, 1)
+    best = importance.best_pairs(found, scores, 1 / 3, 1)
     assert best.student.shape == (2, 3)
     assert sorted(best.teacher[0].tolist()) == [6, 7, 8]
     assert torch.equal(best.student[0], 8 - best.teacher[0])
     assert best.real.tolist() == [[True] * 3, [True, False, False]]
-    assert token_parts.best_pairs(found, scores, 1 / 3, 8).real.sum(-1).tolist() == [8, 2]
+    assert importance.best_pairs(found, scores, 1 / 3, 8).real.sum(-1).tolist() == [8, 2]
 
 
 @EVERY
@@ -314,11 +314,11 @@ def test_layers_are_matched() -> None:
         StudentInfo("s", 8, 6, 8),
         *(small_world().teachers[0].__class__("t", 8, n, hidden=8) for n in (28, 4)),
     )
-    assert [token_parts.matching_layer(student, deep, k, "floor") for k in (1, 5, 6)] == [4, 20, 24]
-    assert [token_parts.matching_layer(student, deep, k, "scaled") for k in (1, 5, 6)] == [5, 23, 28]
-    assert [token_parts.matching_layer(student, shallow, k, "scaled") for k in (1, 5, 6)] == [1, 3, 4]
+    assert [pairs.matching_layer(student, deep, k, "floor") for k in (1, 5, 6)] == [4, 20, 24]
+    assert [pairs.matching_layer(student, deep, k, "scaled") for k in (1, 5, 6)] == [5, 23, 28]
+    assert [pairs.matching_layer(student, shallow, k, "scaled") for k in (1, 5, 6)] == [1, 3, 4]
     with pytest.raises(DistilvecError, match=r"^t: layer_map floor .*\b6 layers.*\b4\b.*layer_map: scaled"):
-        token_parts.matching_layer(student, shallow, 6, "floor")
+        pairs.matching_layer(student, shallow, 6, "floor")
 
 
 def test_models_that_show_no_layers_are_refused(world) -> None:

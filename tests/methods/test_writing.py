@@ -138,7 +138,7 @@ def test_a_student_that_is_its_teacher_is_at_the_minimum(folder: Path, name: str
 def test_the_rest_is_one_class_and_its_error_is_bounded(folder: Path) -> None:
     """ULD of the k likeliest tokens is below that of all by at most twice the smaller rest."""
     from distilvec.functional import sorted_wasserstein
-    from distilvec.methods.next_tokens import Compared, sorted_difference
+    from distilvec.methods.tokens.next_tokens import Compared, sorted_difference
     from distilvec.teachers.observing import candidates
 
     torch.manual_seed(0)
@@ -158,8 +158,8 @@ def test_the_rest_is_one_class_and_its_error_is_bounded(folder: Path) -> None:
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 4.0])
 def test_a_student_that_says_what_its_teacher_says_is_at_the_minimum_at_every_temperature(temperature: float) -> None:
     """Of 5,000 entries the teacher gives 64; the rest is one class on both sides before the temperature."""
-    from distilvec.methods.dual_space import candidate_divergence
-    from distilvec.methods.next_tokens import Compared, gathered_divergence, mapped_divergence, sorted_difference
+    from distilvec.methods.tokens.dual_space import candidate_divergence
+    from distilvec.methods.tokens.next_tokens import Compared, gathered_divergence, mapped_divergence, sorted_difference
     from distilvec.teachers.observing import candidates
 
     torch.manual_seed(0)
@@ -187,7 +187,7 @@ def test_a_student_that_says_what_its_teacher_says_is_at_the_minimum_at_every_te
 
 def test_mapped_mass_by_hand() -> None:
     """Two of the teacher's tokens stand for one of the student's, one for none."""
-    from distilvec.methods.next_tokens import Compared, mapped_divergence
+    from distilvec.methods.tokens.next_tokens import Compared, mapped_divergence
 
     ours = torch.tensor([0.5, 0.25, 0.25]).log().view(1, 1, 1, 3)
     logs = torch.tensor([0.4, 0.3, 0.2]).log().view(1, 1, 3)
@@ -203,8 +203,8 @@ def test_mapped_mass_by_hand() -> None:
 
 
 def test_top_k_of_cdm_cuts_both_directions() -> None:
-    from distilvec.methods.next_tokens import Compared, gathered_divergence, mapped_divergence
     from distilvec.methods.table import build_method
+    from distilvec.methods.tokens.next_tokens import Compared, gathered_divergence, mapped_divergence
     from distilvec.teachers.observing import candidates
 
     torch.manual_seed(0)
@@ -217,7 +217,7 @@ def test_top_k_of_cdm_cuts_both_directions() -> None:
         method.entries, method.back = [torch.nn.Identity()], [torch.nn.Identity()]
         there = mapped_divergence(found, found.ids, 1.0, kept)
         back = gathered_divergence(found, torch.nn.Identity(), 1.0, count)
-        assert torch.equal(method._divergence(0, found), (there + back) / 2)
+        assert torch.equal(method.next_divergence(0, found), (there + back) / 2)
 
 
 def longer_head(kind: str, folder: Path) -> Path:

@@ -47,7 +47,7 @@ def refused(folder: Path, text: str, changes: list[str] | None = None) -> str:
 def test_defaults_and_resolution(tmp_path: Path) -> None:
     recipe = Recipe.load(written(tmp_path))
     assert recipe.student.space == "own"
-    assert recipe.method.options == {"anchored_layers": 1}
+    assert recipe.method.first.options == {"anchored_layers": 1}
     assert recipe.optimizer.lr is None and recipe.training.seed == 0
     assert recipe.place == Path("out")
 

@@ -292,7 +292,7 @@ def test_a_run_learns_the_scores_and_says_whose_they_are(tmp_path: Path, tiny_be
     for page in ("report.md", "report.html", "student/README.md"):
         assert "Scorer words" in (run.folder / page).read_text(encoding="utf-8")
     saved = Recipe.load(run.folder / "recipe.yaml")
-    assert saved.method.beside == {"name": "score_kl", "weight": 0.5}
+    assert saved.method.entries == [{"name": "cosine"}, {"name": "score_kl", "weight": 0.5}]
 
 
 @pytest.mark.parametrize("wrong", ["store", "label"])

@@ -18,8 +18,8 @@ from distilvec.corpus.batch import Batch
 from distilvec.errors import DataError, DistilvecError
 from distilvec.flow.teach import teacher_info
 from distilvec.methods.base import Sample
-from distilvec.methods.emo import EMO
 from distilvec.methods.table import resolve
+from distilvec.methods.tokens.emo import EMO
 from distilvec.store import SignalStore, fill
 from distilvec.store.ragged import RaggedSignal
 from distilvec.students import load_student

@@ -159,7 +159,7 @@ def _method(recipe: Recipe, section: dict[str, Any], row: Default, texts: int) -
     if not recipe.teachers:
         pairs = recipe.corpus is not None and not isinstance(recipe.corpus.text, str)
         name = "score_kl" if recipe.scorers else "sft" if recipe.task is not None else "mnrl" if pairs else "simcse"
-        entries = [{"name": name}]
+        entries: list[dict[str, Any]] = [{"name": name}]
     else:
         entries = [dict(entry) for entry in row.method]
         first = recipe.teachers[0]

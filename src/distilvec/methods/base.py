@@ -38,7 +38,7 @@ __all__ = [
 
 
 class WantedOfStudent(NamedTuple):
-    """What a method wants of the student's forward pass besides its vectors.
+    """Wishes of a method for the student's forward pass besides its vectors.
 
     Attributes:
         views: V, dropout passes over the batch.
@@ -54,7 +54,7 @@ class WantedOfStudent(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What a method wants to find in a step.
+    """All that a method wants to find in a step.
 
     Attributes:
         student: of the student's forward pass.
@@ -80,17 +80,17 @@ class Needs(NamedTuple):
     same_pieces: bool = False
 
     def of(self, teacher: int) -> Wanted:
-        """What is asked of one teacher besides its sentence vectors."""
+        """Give what is asked of one teacher besides its sentence vectors."""
         return self.teachers[teacher] if self.teachers else NOTHING
 
     @property
     def inside(self) -> bool:
-        """Whether any teacher is asked for token states, attention or an alignment."""
+        """Tell whether any teacher is asked for token states, attention or an alignment."""
         return any(wanted.tokens or wanted.attention or wanted.alignment for wanted in self.teachers)
 
     @property
     def logits(self) -> bool:
-        """Whether any teacher is asked for class logits."""
+        """Tell whether any teacher is asked for class logits."""
         return any(wanted.logits for wanted in self.teachers)
 
 
@@ -113,7 +113,7 @@ class Term(NamedTuple):
 
     @property
     def weights(self) -> Tensor:
-        """How much each value counts, float32, of the shape of `values`."""
+        """Weights of the values in the mean, float32, of the shape of `values`."""
         if self.counted is None:
             return torch.ones_like(self.values).float()
         return self.counted.float().expand_as(self.values)
@@ -221,7 +221,7 @@ class Method(nn.Module):
         self.options: Any = options if options is not None else self.Options()
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        """What the method wants to find in a step.
+        """Say what the method wants to find in a step.
 
         Raises:
             DistilvecError: where student or teachers cannot give it.
@@ -235,7 +235,7 @@ class Method(nn.Module):
         """Append modules that ship with the student. Default: none."""
 
     def attached(self, student: StudentOutput) -> StudentOutput:
-        """What an output becomes behind the modules that `attach` appends, in eval mode. Default: the same."""
+        """Pass an output through the modules that `attach` appends, in eval mode. Default: the same."""
         return student
 
     def rates(self) -> dict[nn.Module, float]:
@@ -255,9 +255,9 @@ class Method(nn.Module):
 
     @property
     def has_map(self) -> bool:
-        """Whether there can be such a map."""
+        """Tell whether there can be such a map."""
         return type(self).teacher_map is not Method.teacher_map
 
     def trains_student(self, progress: float) -> bool:
-        """Whether the student itself is trained at this point (0 = start, 1 = end); heads always are."""
+        """Tell whether the student itself is trained at this point (0 = start, 1 = end); heads always are."""
         return True

@@ -1,4 +1,4 @@
-"""What a method of somebody else's says, as a digest: under an equal recipe, another text is another training."""
+"""A digest of somebody else's method: under an equal recipe, another text is another training."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _in_parts(cls: type, functions: list[types.FunctionType]) -> str:
 
 
 def _read_names(function: types.FunctionType, code: types.CodeType, seen: dict[str, str]) -> None:
-    """What a function names of its module: functions and classes of somebody's own, numbers and words."""
+    """Read what a function names of its module: functions and classes of somebody's own, numbers and words."""
     for name in code.co_names:
         value, path = function.__globals__.get(name), f"{function.__module__}:{name}"
         if is_plain(value):

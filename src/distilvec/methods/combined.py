@@ -51,6 +51,7 @@ class Combined(Method):
             raise DistilvecError(f"{twice} stands there twice", where="method", remedy="Name each method once.")
         self.methods, self.weights = nn.ModuleList(methods), list(weights)
         self.name = " + ".join(names)  # type: ignore[misc]
+        self.paper = "; ".join(method.paper for method in methods)  # type: ignore[misc]
         self.inside = any(method.inside for method in methods)
         self.writes = all(method.writes for method in methods)
         self.needs_teacher = any(method.needs_teacher for method in methods)

@@ -1,4 +1,4 @@
-"""What a method of one's own can get wrong: each mistake in one sentence, as early as it can be seen."""
+"""Checks of methods: each mistake in one sentence, as early as it can be seen."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def check_pieces(method: Method, student: Sequence[str], teacher: Sequence[str],
 
 
 def check_terms(method: Method, terms: Any, student: StudentOutput) -> dict[str, Term]:
-    """What `forward` returned, once it is seen to be named terms of this batch; only types and shapes are looked at.
+    """Check that `forward` returned named terms of this batch; only types and shapes are looked at.
 
     Raises:
         DistilvecError: it is something else.

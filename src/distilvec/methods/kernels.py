@@ -1,4 +1,4 @@
-"""What the methods for many teachers share: kernels in each teacher's units, and how the teachers are weighed."""
+"""Common parts of methods for many teachers: kernels in each teacher's units, and how the teachers are weighed."""
 
 from __future__ import annotations
 

@@ -11,47 +11,23 @@ Source: Hofstätter et al. 2020 (arXiv:2010.02666), Margin-MSE, where s' is the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-)
-from distilvec.methods.score_parts import ScoreOptions, deviations, margins, scored
+from distilvec.methods.base import Batch, StudentOutput, TeacherSignals, Term
+from distilvec.methods.score_parts import ScoreMethod, ScoreOptions, margins, scored
 
 
-class MarginMSE(Method):
+class MarginMSE(ScoreMethod):
     """Terms: `margin` [B], counted at the negatives."""
 
     name = "margin_mse"
     summary = "a scorer's margins between the positive and each mined negative; no teacher of vectors"
     paper = "Hofstätter et al. 2020, Improving efficient neural ranking models (arXiv:2010.02666)"
-    needs_teacher = False
     Options = ScoreOptions
-    trains_on_pairs = True
-    scale: Tensor
 
-    def __init__(self, options: Any = None) -> None:
-        super().__init__(options)
-        self.register_buffer("scale", torch.tensor(1.0))
-
-    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        return Needs(sentence=False, coupled=True, companions=None, scores=True)
-
-    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        if not self.options.raw:
-            own, theirs = deviations(sample, self.options.similarity)
-            self.scale.fill_(own / theirs)
+    def fitted_scale(self, own: float, theirs: float) -> float:
+        return own / theirs
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         queries = scored(student.embedding[0], batch, self.options.similarity)

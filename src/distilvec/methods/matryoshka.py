@@ -17,10 +17,10 @@ from torch import nn
 
 from distilvec.errors import DistilvecError
 from distilvec.methods.base import (
+    BaseOptions,
     Batch,
     Method,
     Needs,
-    Options,
     Sample,
     StudentInfo,
     StudentOutput,
@@ -32,7 +32,7 @@ from distilvec.methods.table import build_method
 from distilvec.students.output import VECTORS
 
 
-class MatryoshkaOptions(Options):
+class MatryoshkaOptions(BaseOptions):
     dims: list[int] = Field(
         [64, 128, 256],
         description="prefixes of the student's vector, each below its width; 8, 16, 32 ... [P]",
@@ -69,9 +69,9 @@ class Matryoshka(Method):
     name = "matryoshka"
     summary = "another method at several prefixes of the student's vector"
     paper = "Kusupati et al. 2022, Matryoshka representation learning (arXiv:2205.13147)"
-    Options: ClassVar[type[Options]] = MatryoshkaOptions
+    Options: ClassVar[type[BaseOptions]] = MatryoshkaOptions
 
-    def __init__(self, options: MatryoshkaOptions | None = None) -> None:
+    def __init__(self, options: BaseOptions | None = None) -> None:
         super().__init__(options)
         of = dict(self.options.of)
         name = of.pop("name")

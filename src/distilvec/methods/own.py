@@ -17,7 +17,7 @@ _GIVEN: dict[str, type[Method]] = {}
 
 
 def path_of(method: Any) -> str:
-    """How a recipe names a class that was given from Python: module:Class, as it names functions.
+    """Name a class that was given from Python as a recipe does: module:Class.
 
     Raises:
         DistilvecError: it is not a subclass of `Method`, or it lacks something.
@@ -59,7 +59,7 @@ def checked(method: Any, where: str) -> type[Method]:
 
 
 def said(problem: Exception) -> str:
-    """What a foreign class raised, in one line."""
+    """Say in one line what a foreign class raised."""
     if isinstance(problem, DistilvecError):
         return str(problem)
     return " ".join(f"{type(problem).__name__}: {problem}".split())[:300]

@@ -1,4 +1,4 @@
-"""What several methods are made of: maps into the teachers' spaces, masked terms, SimCSE."""
+"""Common parts of methods: maps into the teachers' spaces, masked terms, SimCSE."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def names(term: str, teachers: Sequence[TeacherInfo]) -> list[str]:
 
 
 def shares(teachers: Sequence[TeacherInfo], of: float = 1.0) -> list[float]:
-    """What each teacher counts for, by its weight; the shares add up to `of`.
+    """Split `of` among the teachers by their weights.
 
     >>> shares([TeacherInfo("a", 8), TeacherInfo("b", 8, weight=3.0)])
     [0.25, 0.75]

@@ -40,7 +40,7 @@ class ProjectedMethod(Method):
     Options: ClassVar[type[Options]] = ProjectedOptions
 
     def compare(self, projected: Tensor, target: Tensor) -> Tensor:
-        """How far the student is from the teacher, per item.
+        """Measure how far the student is from the teacher, per item.
 
         Args:
             projected: [V, B, D], the student's vectors in the teacher's space.

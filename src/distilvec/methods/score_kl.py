@@ -17,18 +17,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-)
-from distilvec.methods.score_parts import ScoreOptions, deviations, scored
+from distilvec.methods.base import Batch, StudentOutput, TeacherSignals, Term
+from distilvec.methods.score_parts import ScoreMethod, ScoreOptions, scored
 
 
 class ScoreKLOptions(ScoreOptions):
@@ -39,27 +29,16 @@ class ScoreKLOptions(ScoreOptions):
     }
 
 
-class ScoreKL(Method):
+class ScoreKL(ScoreMethod):
     """Terms: `listwise` [B], counted at the queries."""
 
     name = "score_kl"
     summary = "a scorer's order of each query's mined documents, as probabilities; no teacher of vectors"
     paper = "Lin et al. 2020, Distilling dense representations for ranking (arXiv:2010.11386)"
-    needs_teacher = False
     Options = ScoreKLOptions
-    trains_on_pairs = True
-    scale: Tensor
 
-    def __init__(self, options: Any = None) -> None:
-        super().__init__(options)
-        self.register_buffer("scale", torch.tensor(1.0))
-
-    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        return Needs(sentence=False, coupled=True, companions=None, scores=True)
-
-    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        if not self.options.raw:
-            self.scale.fill_(1 / deviations(sample, self.options.similarity)[1])
+    def fitted_scale(self, own: float, theirs: float) -> float:
+        return 1 / theirs
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         queries = scored(student.embedding[0], batch, self.options.similarity)

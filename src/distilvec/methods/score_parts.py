@@ -1,7 +1,8 @@
-"""What the methods on scores share: a batch's documents of each query, and what both sides say of them."""
+"""Common parts of methods on scores: a batch's documents of each query, and what both sides say of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from distilvec.errors import DistilvecError
-from distilvec.methods.base import Batch, Options, Sample
+from distilvec.methods.base import Batch, Method, Needs, Options, Sample, StudentInfo, TeacherInfo
 
 #: Fewer pairs in a sample than this say nothing of a deviation.
 _FEWEST = 8
@@ -29,8 +30,31 @@ class ScoreOptions(Options):
     )
 
 
+class ScoreMethod(Method):
+    """A method on the numbers of a scorer, brought to the student's scale by one factor: `fitted_scale` says which."""
+
+    needs_teacher = False
+    trains_on_pairs = True
+    scale: Tensor
+
+    def __init__(self, options: Options | None = None) -> None:
+        super().__init__(options)
+        self.register_buffer("scale", torch.tensor(1.0))
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        return Needs(sentence=False, coupled=True, companions=None, scores=True)
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        if not self.options.raw:
+            self.scale.fill_(self.fitted_scale(*deviations(sample, self.options.similarity)))
+
+    def fitted_scale(self, own: float, theirs: float) -> float:
+        """The factor, from the deviations of student's and scorer's numbers."""
+        raise NotImplementedError
+
+
 class ScoredBatch(NamedTuple):
-    """What is said of A queries and the C documents of a batch.
+    """Numbers for A queries and the C documents of a batch.
 
     Attributes:
         anchors: int64 [A], the queries' rows in the batch.
@@ -89,7 +113,7 @@ def scored(embedding: Tensor, batch: Batch, similarity: str) -> ScoredBatch:
 
 
 def margins(values: Tensor, found: ScoredBatch) -> tuple[Tensor, Tensor]:
-    """Of every triplet the value of the positive less that of the negative.
+    """Subtract the value of the negative from that of the positive, for every triplet.
 
     Args:
         values: [A, C], the student's similarities or the scores.

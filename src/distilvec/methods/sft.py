@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distilvec.errors import DistilvecError
-from distilvec.methods import token_parts
 from distilvec.methods.base import (
     Batch,
     Method,
@@ -23,6 +22,7 @@ from distilvec.methods.base import (
     TeacherSignals,
     Term,
 )
+from distilvec.methods.tokens.base import has_task
 
 
 class SFTOptions(Options):
@@ -40,7 +40,7 @@ class SFT(Method):
     Options = SFTOptions
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        if not token_parts.has_task(student):
+        if not has_task(student):
             raise DistilvecError(
                 "sft trains on a task's labels alone, and there is no task",
                 where=student.name,

@@ -37,18 +37,18 @@ TABLE = {
     "gaussian": "distilvec.methods.gaussian:Gaussian",
     "multi_mse": "distilvec.methods.multi_mse:MultiMSE",
     "multi_cosine": "distilvec.methods.multi_cosine:MultiCosine",
-    "emo": "distilvec.methods.emo:EMO",
-    "distillmoe": "distilvec.methods.distillmoe:DistillMoE",
+    "emo": "distilvec.methods.tokens.emo:EMO",
+    "distillmoe": "distilvec.methods.tokens.distillmoe:DistillMoE",
     "mnrl": "distilvec.methods.mnrl:MNRL",
     "margin_mse": "distilvec.methods.margin_mse:MarginMSE",
     "score_kl": "distilvec.methods.score_kl:ScoreKL",
     "sft": "distilvec.methods.sft:SFT",
-    "uld": "distilvec.methods.uld:ULD",
-    "mined": "distilvec.methods.mined:MinED",
-    "dskd": "distilvec.methods.dskd:DSKD",
-    "multilevel_ot": "distilvec.methods.multilevel_ot:MultiLevelOT",
-    "cdm": "distilvec.methods.cdm:CDM",
-    "token_states": "distilvec.methods.token_states:TokenStates",
+    "uld": "distilvec.methods.tokens.uld:ULD",
+    "mined": "distilvec.methods.tokens.mined:MinED",
+    "dskd": "distilvec.methods.tokens.dskd:DSKD",
+    "multilevel_ot": "distilvec.methods.tokens.multilevel_ot:MultiLevelOT",
+    "cdm": "distilvec.methods.tokens.cdm:CDM",
+    "token_states": "distilvec.methods.tokens.token_states:TokenStates",
     "matryoshka": "distilvec.methods.matryoshka:Matryoshka",
 }
 
@@ -124,24 +124,29 @@ def build_methods(entries: Sequence[Mapping[str, Any]]) -> Method:
     """The methods of a list, not built yet, as one.
 
     Args:
-        entries: each with `name`, options, and perhaps `weight`, 1 without; those of weight 0 are left out.
+        entries: each with `name`, options, and perhaps `weight`, 1 without.
 
     Raises:
-        DistilvecError: as `build_options`, or none is left, or two have the same name.
+        DistilvecError: as `build_options` and `together`.
+    """
+    options = [{key: value for key, value in each.items() if key not in ("name", "weight")} for each in entries]
+    methods = [build_method(entry["name"], own) for entry, own in zip(entries, options, strict=True)]
+    return together(methods, [float(entry.get("weight", 1.0)) for entry in entries])
+
+
+def together(methods: Sequence[Method], weights: Sequence[float]) -> Method:
+    """Several methods as one; those of weight 0 are left out.
+
+    Raises:
+        DistilvecError: none is left, or two have the same name.
     """
     from distilvec.methods.combined import Combined
 
-    weights = [float(entry.get("weight", 1.0)) for entry in entries]
-    kept = [(entry, weight) for entry, weight in zip(entries, weights, strict=True) if weight > 0]
+    kept = [(method, weight) for method, weight in zip(methods, weights, strict=True) if weight > 0]
     if not kept:
         raise DistilvecError("no method has a weight", where="method", remedy="Give one of them a weight above 0.")
-    methods = [
-        build_method(entry["name"], {key: value for key, value in entry.items() if key not in ("name", "weight")})
-        for entry, _ in kept
-    ]
-    if len(kept) == 1 and kept[0][1] == 1:
-        return methods[0]
-    return Combined(methods, [weight for _, weight in kept])
+    alone = len(kept) == 1 and kept[0][1] == 1
+    return kept[0][0] if alone else Combined(*zip(*kept, strict=True))
 
 
 def show_methods() -> str:
@@ -187,7 +192,7 @@ def show_method(name: str) -> str:
 
 
 def _asks_for(cls: type[Method]) -> str:
-    """What a method with default options asks of a teacher, in words."""
+    """Say in words what a method with default options asks of a teacher."""
     student, teacher = StudentInfo("student", 384, 12, 384), TeacherInfo("teacher", 384, 24, hidden=384)
     try:
         needs, where = cls().needs(student, [teacher]), ""

@@ -40,9 +40,11 @@ from distilvec.modules.projection import projection
 
 
 class TALASOptions(Options):
-    """Of the constants, `from_embeddings` lets LASD begin at the embedding output [C]; not [P, S]. It is pooled at the
-    first token, which is the same vector for every text and pulls layer 1 to collapse. `average_views`: TAMD and LASD
-    over both views [S], or the first only [C].
+    """Options of TALAS.
+
+    Constants: `from_embeddings`: LASD begins at the embedding output [C]; not [P, S]. It is pooled at the first token,
+    which is the same vector for every text and pulls layer 1 to collapse. `average_views`: TAMD and LASD over both
+    views [S], or the first only [C].
     """
 
     constants: ClassVar[dict[str, Any]] = {"from_embeddings": False, "average_views": True}

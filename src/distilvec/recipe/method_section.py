@@ -36,7 +36,7 @@ class MethodEntry(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
     def written(self) -> dict[str, Any]:
-        """What a recipe says of it: the weight where it is not 1."""
+        """Give the keys that a recipe needs to say: the weight if it is not 1."""
         weight = {} if self.weight == 1 else {"weight": self.weight}
         return {"name": self.name, **weight, **self.options}
 
@@ -62,7 +62,7 @@ class MethodSection(RootModel[list[MethodEntry]]):
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """What the recipe says of each method."""
+        """Keys and values of each entry."""
         return [entry.written() for entry in self.root]
 
     @property
@@ -76,7 +76,7 @@ class MethodSection(RootModel[list[MethodEntry]]):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is chosen by the kind of student."""
+        """Tell whether it is chosen by the kind of student."""
         return any(entry.name == AUTO for entry in self.root)
 
     def build(self) -> Any:
@@ -85,27 +85,29 @@ class MethodSection(RootModel[list[MethodEntry]]):
         Raises:
             DistilvecError: an unknown method or option, or a value out of range; its place is the key.
         """
-        from distilvec.methods.table import build_method, build_methods
+        from distilvec.methods.table import build_method, together
 
+        methods = []
         for number, entry in enumerate(self.root):
             try:
-                build_method(entry.name, entry.options)
+                methods.append(build_method(entry.name, entry.options))
             except DistilvecError as error:
                 option = (error.where or "").removeprefix(entry.name).removeprefix(", ")
                 place = "method" if len(self.root) == 1 else f"method.{number}"
                 raise DistilvecError(error.what, where=f"{place}.{option}".rstrip("."), remedy=error.remedy) from error
-        return build_methods(self.entries)
+        return together(methods, [entry.weight for entry in self.root])
 
 
 def _named(value: Any) -> Any:
     """A method's entry with the path of a class in the class's place, here and within."""
-    if isinstance(value, Mapping):
-        return {key: _named(each) for key, each in value.items()}
-    if not isinstance(value, type):
+    if not isinstance(value, Mapping):
         return value
     from distilvec.methods.own import path_of
 
-    return path_of(value)
+    plain = str | int | float | list | tuple | Mapping | None  # what YAML has, pydantic looks at
+    named = {key: each if isinstance(each, plain) else path_of(each) for key, each in value.items() if key == "name"}
+    classes = {key: path_of(each) for key, each in value.items() if isinstance(each, type)}
+    return {key: _named(each) for key, each in value.items()} | named | classes
 
 
 def _without_earlier(entry: Any) -> Any:
@@ -123,7 +125,7 @@ def _without_earlier(entry: Any) -> Any:
 
 
 def _list_form(entry: Mapping[str, Any]) -> str:
-    """What an entry of the earlier form is now, as YAML."""
+    """Write an entry of the earlier form as it is now, as YAML."""
     first = {"name": AUTO, **{key: value for key, value in entry.items() if key not in _EARLIER}}
     if entry.get("matryoshka"):
         first = {"name": "matryoshka", "dims": entry["matryoshka"]} | ({"of": first} if first["name"] != AUTO else {})

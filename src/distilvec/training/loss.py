@@ -71,7 +71,7 @@ class DistillationLoss(Distiller):
     def __init__(
         self,
         student: SentenceTransformer,
-        method: str | type[Method] | Mapping[str, Any] | Method,
+        method: str | type[Method] | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Method,
         store: SignalStore | str | Path,
         texts: Sequence[str] | None = None,
     ) -> None:
@@ -296,11 +296,11 @@ def _sample(
     return make_sample(student, items, [_Taught(store, numbers)], np.flatnonzero(numbers >= 0), seed=0, needs=needs)
 
 
-def _open_method(method: str | type[Method] | Mapping[str, Any] | Method) -> Method:
+def _open_method(method: Any) -> Method:
     if isinstance(method, Method):
         return method
-    given: Sequence[Any] = method if isinstance(method, Sequence) and not isinstance(method, str) else [method]
-    entries = [dict(each) if isinstance(each, Mapping) else {"name": each} for each in given]
+    listed = method if isinstance(method, list | tuple) else [method]
+    entries = [dict(each) if isinstance(each, Mapping) else {"name": each} for each in listed]
     if any("name" not in entry for entry in entries):
         raise DistilvecError('the method needs a "name"', where="DistillationLoss")
     names = [entry["name"] for entry in entries]

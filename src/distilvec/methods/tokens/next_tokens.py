@@ -1,4 +1,4 @@
-"""What methods on the next token share: places where both have read the same text, and both sides' distributions.
+"""Common parts of methods on the next token: places where both have read the same text, and both sides' distributions.
 
 A teacher gives its k likeliest tokens and the logarithm of the rest's mass (`TeacherSignals.next`); the rest is one
 more class. A student gives its logits (`extras["next_logits"]`). Places are counted along the answer, 0 = the end of
@@ -8,7 +8,7 @@ the prompt.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from distilvec.alignment.pieces import ENDS, Pieces, nearest_entries, prefix_entries
 from distilvec.errors import DistilvecError
-from distilvec.methods import parts, token_parts
+from distilvec.methods import parts
 from distilvec.methods.base import Needs, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term, Wanted
+from distilvec.methods.tokens.pairs import TokenPairs, pairs, take_rows
 from distilvec.precision import full_precision
 
 Positions = Literal["ends", "index"]
@@ -54,7 +55,7 @@ class Compared(NamedTuple):
 
 
 def needs(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo], positions: Positions = "ends") -> Needs:
-    """What a method on the next token wants.
+    """Say what a method on the next token wants.
 
     Raises:
         DistilvecError: a teacher that writes nothing.
@@ -81,23 +82,23 @@ def compared(student: StudentOutput, signals: TeacherSignals, positions: Positio
         side = "student" if logits is None else "teacher"
         raise DistilvecError(f"a batch came without the next token's distributions of the {side}")
     places = _places(student, signals, positions)
-    theirs = {name: token_parts.take_rows(signals.next[name], places.teacher) for name in ("ids", "logs")}
+    theirs = {name: take_rows(signals.next[name], places.teacher) for name in ("ids", "logs")}
     rest = signals.next["rest"].gather(1, places.teacher)
-    ours = _log_softmax(token_parts.take_rows(logits, places.student))
+    ours = _log_softmax(take_rows(logits, places.student))
     return Compared(
         ours, theirs["ids"], theirs["logs"].float(), rest.float(), places.real, (places.student, places.teacher)
     )
 
 
-def _places(student: StudentOutput, signals: TeacherSignals, positions: Positions) -> token_parts.TokenPairs:
+def _places(student: StudentOutput, signals: TeacherSignals, positions: Positions) -> TokenPairs:
     if positions == "ends":
-        return token_parts.pairs(signals, ENDS)
+        return pairs(signals, ENDS)
     assert student.content is not None and signals.content is not None
     counts = torch.minimum(student.content.sum(-1), signals.content.sum(-1)) + 1
     steps = torch.arange(signals.next["rest"].shape[1], device=counts.device).expand(len(counts), -1)
     real = (steps < counts.unsqueeze(-1)) & signals.present.unsqueeze(-1)
     steps = steps.masked_fill(~real, 0)
-    return token_parts.TokenPairs(steps, steps, real)
+    return TokenPairs(steps, steps, real)
 
 
 @full_precision
@@ -118,7 +119,7 @@ def aligned_share(student: StudentOutput, real: Tensor) -> Term:
 
 
 class EntryMap(nn.Module):
-    """Which of one tokenizer's entries stands for each of another's; -1 for none. Not trained, and not saved.
+    """Maps one tokenizer's entries to those that stand for them in another; -1 for none. Not trained, not saved.
 
     Args:
         source, target: the tokenizers.
@@ -233,20 +234,3 @@ def gathered_divergence(found: Compared, back: nn.Module, temperature: float, co
     theirs = torch.cat([logs, left_of(logs.exp() * met)], -1)
     ours = torch.cat([own.clamp_min(_TINY).log(), left_of(own)], -1)
     return coarse_divergence(theirs, ours, nn.functional.pad(met, (0, 1), value=1), temperature)
-
-
-def next_terms(
-    names: Sequence[str],
-    shares: Sequence[float],
-    student: StudentOutput,
-    teachers: Sequence[TeacherSignals],
-    positions: Positions,
-    divergence: Callable[[int, Compared], Tensor],
-) -> dict[str, Term]:
-    """A term for each teacher whose value at a place is `divergence(teacher, both sides)` [V, B, P]."""
-    terms = {}
-    for index, (name, share, signals) in enumerate(zip(names, shares, teachers, strict=True)):
-        sides = compared(student, signals, positions)
-        terms[name] = term(divergence(index, sides), sides.real, share)
-        terms[f"aligned{name[name.index(':') :] if ':' in name else ''}"] = aligned_share(student, sides.real)
-    return terms

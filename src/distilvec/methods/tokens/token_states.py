@@ -107,7 +107,7 @@ def _last(info: StudentInfo | TeacherInfo) -> tuple[int, int]:
 
 
 def _reach(student: StudentInfo, teacher: TeacherInfo) -> int:
-    """How wide the student's token states are where they are compared: as they are, or behind its map."""
+    """Width of the student's token states where they are compared: as they are, or behind its map."""
     hidden = _last(student)[1]
     return hidden if hidden in (teacher.hidden, teacher.width) else student.width
 

@@ -35,13 +35,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from distilvec.methods import baseline_parts, next_tokens, parts, token_parts
+from distilvec.methods import parts
 from distilvec.methods.base import (
     Batch,
-    Method,
     Needs,
     Options,
-    Sample,
     StudentInfo,
     StudentOutput,
     TeacherInfo,
@@ -50,6 +48,9 @@ from distilvec.methods.base import (
     Wanted,
     WantedOfStudent,
 )
+from distilvec.methods.tokens import next_tokens, pairs
+from distilvec.methods.tokens.base import ALPHA, EMBEDDING_INSTEAD, FORM, Form, TokenMethod
+from distilvec.methods.tokens.maps import ERROR, Error, Sides, unit_error
 
 
 class CDMOptions(Options):
@@ -78,7 +79,7 @@ class CDMOptions(Options):
         },
     }
 
-    form: baseline_parts.Form = Field("auto", description=baseline_parts.FORM)
+    form: Form = Field("auto", description=FORM)
     temperature: float = Field(1.0, gt=0, description="tau, of both softmaxes [S]")
     top_k: int | None = Field(
         None, ge=1, description="the best classes or tokens that have mass: 100 [P, C], all that are known [S]"
@@ -89,8 +90,8 @@ class CDMOptions(Options):
     aggregate: Literal["path", "strict"] = Field(
         "path", description="mean of the path's teacher states [P, S], or one-to-one pairs of equal strings [C]"
     )
-    error: baseline_parts.Error = Field("distance", description=baseline_parts.ERROR)
-    alpha: float = Field(0.5, ge=0, lt=1, description=baseline_parts.ALPHA)
+    error: Error = Field("distance", description=ERROR)
+    alpha: float = Field(0.5, ge=0, lt=1, description=ALPHA)
     init: parts.Init = Field("ridge", description="start of W and P: ridge maps [S], random [P, C]")
 
     @model_validator(mode="after")
@@ -100,119 +101,83 @@ class CDMOptions(Options):
         return self
 
 
-class CDM(Method):
-    """Terms: `cdm` [V, B] on logits or the next token; else `tokens`, `sentence` [V, B].
-
-    `:TEACHER` each where there are several. Without a task also `simcse` [B]; of a student that writes `aligned`, for
-    the log.
-    """
+class CDM(TokenMethod):
+    """Terms: `cdm` [V, B] on logits or the next token; else `tokens`, `sentence` [V, B]."""
 
     name = "cdm"
     summary = "KL on class logits or the next token; without a task, token states averaged along the warping path"
     paper = "Chen et al. 2025, Contextual dynamic mapping; for embedding models TALAS, appendix E"
     Options = CDMOptions
-    inside = True
     writes = True
+    logits_instead = EMBEDDING_INSTEAD
 
-    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+    def needs_of_states(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options
-        if student.pieces is not None:
-            return next_tokens.needs(self.name, student, teachers)
-        if baseline_parts.uses_logits(self.name, options.form, student, teachers):
-            return Needs(teachers=(Wanted(logits=True),) * len(teachers), sentence=False, states=False)
-        simcse = self._simcse_weight(student) > 0
-        own = WantedOfStudent(views=2 if simcse else 1)
-        needs = Needs(own, sentence=options.sentence_weight > 0, coupled=simcse)
+        needs = Needs(sentence=options.sentence_weight > 0)
         if not options.token_weight:
             return needs
         modes = ["strict"] if options.aggregate == "strict" or options.init == "ridge" else []
         modes += ["full"] if options.aggregate == "path" else []
-        last, layers = baseline_parts.last_layers(self.name, student, teachers)
+        last, layers = pairs.last_layers(self.name, student, teachers)
         return needs._replace(
-            student=own._replace(tokens=(last,)),
+            student=WantedOfStudent(tokens=(last,)),
             teachers=tuple(Wanted(tokens=(layer,), alignment=tuple(modes)) for layer in layers),
         )
 
-    def _simcse_weight(self, student: StudentInfo) -> float:
-        return 0.0 if token_parts.has_task(student) else self.options.alpha
+    def build_next(self, every: Sequence[Sides]) -> None:
+        by = self.options.mapping
+        self.entries = nn.ModuleList(next_tokens.entry_map(each.student, each.teacher, by) for each in every)
+        self.back = nn.ModuleList(next_tokens.entry_map(each.student, each.teacher, by, True) for each in every)
 
-    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        options = self.options
-        self.terms, self.entries, self.back = parts.names("cdm", teachers), nn.ModuleList(), nn.ModuleList()
-        if student.pieces is not None:
-            self.shares = parts.shares(teachers, options.fixed.logit_weight)
-            for teacher in teachers:
-                self.entries.append(next_tokens.entry_map(student, teacher, options.mapping))
-                self.back.append(next_tokens.entry_map(student, teacher, options.mapping, backwards=True))
-            return
-        self.on_logits = baseline_parts.uses_logits(self.name, options.form, student, teachers)
-        self.simcse_weight = 0.0 if self.on_logits else self._simcse_weight(student)
-        self.shares = parts.shares(teachers, 1 - self.simcse_weight)
-        self.state_terms = list(zip(parts.names("tokens", teachers), parts.names("sentence", teachers), strict=True))
-        self.standardize, self.maps, self.heads = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
-        if self.on_logits:
-            return
-        if options.sentence_weight:
-            self.heads = parts.teacher_heads(student, teachers, sample, options.init)
-        if not options.token_weight:
-            return
-        self.layer, self.teacher_layers = baseline_parts.last_layers(self.name, student, teachers)
-        for index, (teacher, layer) in enumerate(zip(teachers, self.teacher_layers, strict=True)):
-            standardize = token_parts.standardizer(sample, index, layer, options.fixed.standardize)
-            self.standardize.append(standardize)
-            self.maps.append(baseline_parts.last_map(student, teacher, index, sample, options.init, standardize))
+    def build_states(self, every: Sequence[Sides]) -> None:
+        if self.options.sentence_weight:
+            self.heads = parts.teacher_heads(
+                every[0].student, [each.teacher for each in every], every[0].sample, self.options.init
+            )
+        if self.options.token_weight:
+            self.build_last(every)
 
-    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        options = self.options
-        terms: dict[str, Term] = {}
-        if len(self.entries):
-            return next_tokens.next_terms(self.terms, self.shares, student, teachers, "ends", self._divergence)
-        if self.on_logits:
-            for name, share, signals in zip(self.terms, self.shares, teachers, strict=True):
-                ours, theirs = baseline_parts.class_logits(student, signals)
-                values = baseline_parts.class_divergence(ours, theirs, options.temperature, options.top_k)
-                terms[name] = parts.counted(values, signals.present, share * options.fixed.logit_weight)
-            return terms
-        if self.simcse_weight:
-            terms["simcse"] = parts.simcse(student, batch, parts.SIMCSE_TEMPERATURE, self.simcse_weight)
-        for index, ((tokens, sentence), signals) in enumerate(zip(self.state_terms, teachers, strict=True)):
-            if options.token_weight:
-                values, rows = self._tokens(index, student, signals)
-                terms[tokens] = parts.counted(values, rows, self.shares[index] * options.token_weight)
-            if options.sentence_weight:
-                projected = self.heads[index](student.embedding)
-                values = baseline_parts.unit_error(projected, parts.sentence(signals), options.error)
-                terms[sentence] = parts.counted(values, signals.present, self.shares[index] * options.sentence_weight)
-        return terms
+    @property
+    def weight(self) -> float:
+        return float(self.options.fixed.logit_weight)
 
-    def _divergence(self, index: int, sides: next_tokens.Compared) -> Tensor:
+    def next_divergence(self, index: int, sides: next_tokens.Compared) -> Tensor:
         known = sides.ids.shape[-1]
         tau, count = self.options.temperature, self.options.top_k or known
         kept = count if count < known else None
         first = next_tokens.mapped_divergence(sides, self.entries[index](sides.ids), tau, kept)
         return (first + next_tokens.gathered_divergence(sides, self.back[index], tau, count)) / 2
 
+    def compare_states(self, index: int, student: StudentOutput, signals: TeacherSignals, _: Batch) -> dict[str, Term]:
+        options, terms = self.options, {}
+        if options.token_weight:
+            values, rows = self._tokens(index, student, signals)
+            terms["tokens"] = parts.counted(values, rows, options.token_weight)
+        if options.sentence_weight:
+            values = unit_error(self.heads[index](student.embedding), parts.sentence(signals), options.error)
+            terms["sentence"] = parts.counted(values, signals.present, options.sentence_weight)
+        return terms
+
     def _tokens(self, index: int, student: StudentOutput, signals: TeacherSignals) -> tuple[Tensor, Tensor]:
         """[V, B] mean error of the student's tokens, and bool [B] the items that have aligned ones."""
-        own = student.tokens[self.layer]
+        ours, theirs = self.last[index]
+        own = student.tokens[ours]
         weight = cast(nn.Linear, self.maps[index]).weight
-        states = self.standardize[index](signals.tokens[self.teacher_layers[index]].to(weight.dtype))
+        states = self.standardize[index](signals.tokens[theirs].to(weight.dtype))
         if self.options.aggregate == "path":
-            aligned = token_parts.pairs(signals, "full")
-            target, real = average_partners(states, aligned, own.shape[-2])
+            target, real = average_partners(states, pairs.pairs(signals, "full"), own.shape[-2])
         else:
-            aligned = token_parts.pairs(signals, "strict")
-            own, target = token_parts.take_rows(own, aligned.student), token_parts.take_rows(states, aligned.teacher)
+            aligned = pairs.pairs(signals, "strict")
+            own, target = pairs.take_rows(own, aligned.student), pairs.take_rows(states, aligned.teacher)
             real = aligned.real
-        errors = baseline_parts.unit_error(self.maps[index](own), target, self.options.error)
-        return parts.masked_mean(errors, real), real.any(-1)
+        return parts.masked_mean(unit_error(self.maps[index](own), target, self.options.error), real), real.any(-1)
 
     def teacher_map(self) -> nn.Linear | None:
         return parts.only_map(self.heads)
 
 
 @torch.no_grad()
-def average_partners(states: Tensor, path: token_parts.TokenPairs, positions: int) -> tuple[Tensor, Tensor]:
+def average_partners(states: Tensor, path: pairs.TokenPairs, positions: int) -> tuple[Tensor, Tensor]:
     """Mean of the teacher's states over each student token's cells of the warping path.
 
     Args:
@@ -225,7 +190,7 @@ def average_partners(states: Tensor, path: token_parts.TokenPairs, positions: in
 
     Source: TALAS, appendix E.
     """
-    partners = token_parts.take_rows(states, path.teacher).masked_fill(~path.real.unsqueeze(-1), 0)
+    partners = pairs.take_rows(states, path.teacher).masked_fill(~path.real.unsqueeze(-1), 0)
     index = path.student.unsqueeze(-1).expand_as(partners)
     total = states.new_zeros(len(states), positions, states.shape[-1]).scatter_add(1, index, partners)
     cells = states.new_zeros(len(states), positions).scatter_add(1, path.student, path.real.to(states.dtype))

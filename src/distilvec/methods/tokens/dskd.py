@@ -36,10 +36,9 @@ from torch.nn import functional
 
 from distilvec.errors import DistilvecError
 from distilvec.functional import normalize
-from distilvec.methods import baseline_parts, dual_space, parts, token_parts
+from distilvec.methods import parts
 from distilvec.methods.base import (
     Batch,
-    Method,
     Needs,
     Options,
     Sample,
@@ -51,9 +50,12 @@ from distilvec.methods.base import (
     Wanted,
     WantedOfStudent,
 )
+from distilvec.methods.tokens import class_logits, dual_space, pairs
+from distilvec.methods.tokens.base import ALPHA, TokenMethod
+from distilvec.methods.tokens.dual_space import products
+from distilvec.methods.tokens.maps import ERROR, Error, FixedMap, Sides, unit_error
 from distilvec.modules.blocks import token_head
 from distilvec.modules.projection import RIDGES, projection, validated_ridge
-from distilvec.precision import full_precision
 
 logger = logging.getLogger(__name__)
 
@@ -66,10 +68,12 @@ _EXACT = 1e-6
 
 
 class DSKDOptions(Options):
-    """Of the constants, `matching` says which of the teacher's places go with those of a student that writes: those
-    where both have read the same text [S], or those that cross-model attention finds [P, C]. The targets are maps into
-    the student's space, of sentences and of tokens: trained (moving), or as they start [S]. `standardize`: teacher
-    token states per dimension, by the sample's statistics [S].
+    """Options of DSKD.
+
+    Constants: `matching`: the teacher's places that go with those of a student that writes are those where both have
+    read the same text [S], or those that cross-model attention finds [P, C]. The targets are maps into the student's
+    space, of sentences and of tokens: trained (moving), or as they start [S]. `standardize`: teacher token states per
+    dimension, by the sample's statistics [S].
     """
 
     constants: ClassVar[dict[str, Any]] = {
@@ -106,120 +110,106 @@ class DSKDOptions(Options):
         "cosine", description="products over the root of their width [P, C], or cosines over a temperature [S]"
     )
     special_tokens: bool = Field(False, description="special tokens can be attended to [C]; not [S]")
-    error: baseline_parts.Error = Field("distance", description=baseline_parts.ERROR)
-    alpha: float = Field(0.5, ge=0, lt=1, description=baseline_parts.ALPHA)
+    error: Error = Field("distance", description=ERROR)
+    alpha: float = Field(0.5, ge=0, lt=1, description=ALPHA)
     init: parts.Init = Field("ridge", description="start of all maps: ridge maps [S], Xavier's random ones [P, C]")
 
 
-class DSKD(Method):
+class DSKD(TokenMethod):
     """Terms: `sentence`, `tokens` [V, B]; with class logits `student_space`, `teacher_space` [V, B].
 
-    Of a student that writes `projected`, `student_space` and `teacher_space` [V, B] (`dual_space`). Each `:TEACHER`
-    where there are several. Without a task also `simcse` [B].
+    Of a student that writes `projected`, `student_space` and `teacher_space` [V, B] (`dual_space`).
     """
 
     name = "dskd"
     summary = "both spaces, each projected into the other; sentences, tokens by cross-model attention, class logits"
     paper = "Zhang et al. 2024, Dual-space distillation (arXiv:2406.17328); for embedding models TALAS, appendix E"
     Options = DSKDOptions
-    inside = True
     writes = True
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        options = self.options
-        if student.pieces is not None:
+        if self.form(student) == "next":
             return dual_space.needs(self.name, student, teachers)
-        logits = self._logit_teachers(student, teachers)
+        return super().needs(student, teachers)
+
+    def needs_of_states(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        options, logits = self.options, self._logit_teachers(student, teachers)
         if not (options.sentence_weight or options.token_weight or any(logits)):
             raise DistilvecError(
                 "dskd has nothing to distil: sentence_weight and token_weight are 0, and there are no class logits",
                 where=student.name,
                 remedy="Give one of them a weight.",
             )
-        simcse = self._simcse_weight(student) > 0
         own: tuple[int, ...] = ()
         theirs: tuple[tuple[int, ...], ...] = ((),) * len(teachers)
         if options.token_weight:
-            last, layers = baseline_parts.last_layers(self.name, student, teachers)
+            last, layers = pairs.last_layers(self.name, student, teachers)
             own, theirs = (last,), tuple((layer,) for layer in layers)
         modes = ("strict",) if options.token_weight and options.init == "ridge" else ()
         return Needs(
-            WantedOfStudent(views=2 if simcse else 1, tokens=own),
+            WantedOfStudent(tokens=own),
             tuple(
                 Wanted(tokens=layers, logits=given, alignment=modes)
                 for layers, given in zip(theirs, logits, strict=True)
             ),
             sentence=options.sentence_weight > 0 or any(logits),
-            coupled=simcse,
         )
 
     def _logit_teachers(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> tuple[bool, ...]:
-        """Which teachers' class logits are compared."""
+        """Tell for each teacher whether its class logits are compared."""
         if student.classes is None:
             return (False,) * len(teachers)
         giving = [teacher for teacher in teachers if teacher.classes is not None]
-        baseline_parts.check_class_logits(self.name, student, giving, "Or take cosine or distillmoe.")
+        class_logits.check_class_logits(self.name, student, giving, "Or take cosine or distillmoe.")
         return tuple(teacher.classes is not None for teacher in teachers)
 
-    def _simcse_weight(self, student: StudentInfo) -> float:
-        return 0.0 if token_parts.has_task(student) else self.options.alpha
+    def build_next(self, every: Sequence[Sides]) -> None:
+        self.spaces = nn.ModuleList(dual_space.DualSpace(self.options, sides) for sides in every)
 
-    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+    def build_states(self, every: Sequence[Sides]) -> None:
         options = self.options
-        self.simcse_weight = self._simcse_weight(student)
-        self.shares = parts.shares(teachers, 1 - self.simcse_weight)
-        self.names = [[f"{term}:{one.name}" if len(teachers) > 1 else term for term in _TERMS] for one in teachers]
-        self.spaces = nn.ModuleList()
-        if student.pieces is not None:
-            for index, teacher in enumerate(teachers):
-                self.spaces.append(dual_space.DualSpace(options, student, teacher, index, sample))
-            self.names = [list(names) for names in zip(*(parts.names(term, teachers) for term in dual_space.TERMS))]
-            return
-        self.on_logits = self._logit_teachers(student, teachers)
-        self.heads, self.backs, self.bridges = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
-        self.class_heads = nn.ModuleDict()
-        for index, (teacher, signals) in enumerate(zip(teachers, sample.teachers, strict=True)):
-            ours, widths = sample.student.embedding[0], (student.width, teacher.width)
+        self.on_logits = self._logit_teachers(every[0].student, [sides.teacher for sides in every]) if every else ()
+        self.backs, self.bridges, self.class_heads = nn.ModuleList(), nn.ModuleList(), nn.ModuleDict()
+        for sides, on_logits in zip(every, self.on_logits, strict=True):
+            ours, signals = sides.sample.student.embedding[0], sides.sample.teachers[sides.number]
+            widths = sides.student.width, sides.teacher.width
             head: nn.Module = nn.Identity()
-            if options.sentence_weight or self.on_logits[index]:
+            if options.sentence_weight or on_logits:
                 theirs, present = parts.sentence(signals), signals.present
                 head = _start(projection(*widths, ours, theirs, options.init, present), options.init)
             self.heads.append(head)
             if options.sentence_weight:
                 back = _start(projection(*widths[::-1], theirs, ours, options.init, present), options.init)
-                self.backs.append(token_parts.FixedMap(back) if options.fixed.sentence_target == "fixed" else back)
+                self.backs.append(FixedMap(back) if options.fixed.sentence_target == "fixed" else back)
             if options.token_weight:
-                self.bridges.append(TokenBridge(options, student, teacher, index, sample))
-            if self.on_logits[index]:
-                self.class_heads[str(index)] = ClassHead(sample, index)
+                self.bridges.append(TokenBridge(options, sides))
+            if on_logits:
+                self.class_heads[str(sides.number)] = ClassHead(sides.sample, sides.number)
 
-    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        options = self.options
-        terms: dict[str, Term] = {}
-        for names, share, space, signals in zip(self.names, self.shares, self.spaces, teachers):
-            terms |= space(names, student, signals, self.student_head, share)
-        if len(self.spaces):
-            return terms
-        if self.simcse_weight:
-            terms["simcse"] = parts.simcse(student, batch, parts.SIMCSE_TEMPERATURE, self.simcse_weight)
-        for index, (names, signals) in enumerate(zip(self.names, teachers, strict=True)):
-            sentence, tokens, student_space, teacher_space = names
-            share = self.shares[index]
-            if options.sentence_weight:
-                values = self._sentence(index, student, signals)
-                terms[sentence] = parts.counted(values, signals.present, share * options.sentence_weight)
-            if options.token_weight:
-                values, rows = cast(TokenBridge, self.bridges[index])(student, signals)
-                terms[tokens] = parts.counted(values, rows, share * options.token_weight)
-            if self.on_logits[index]:
-                weight, present = share, signals.present
-                ours, theirs = baseline_parts.class_logits(student, signals)
-                right = present if batch.labels is None else present & (theirs.argmax(-1) == batch.labels)
-                values = baseline_parts.class_divergence(ours, theirs, options.temperature)
-                terms[student_space] = parts.counted(values, right, weight)
-                read = self.class_heads[str(index)](self.heads[index](student.embedding))
-                values = baseline_parts.class_divergence(read, theirs, options.temperature)
-                terms[teacher_space] = parts.counted(values, present, weight)
+    def compare_next(self, index: int, student: StudentOutput, signals: TeacherSignals, _: Batch) -> dict[str, Term]:
+        found: dict[str, Term] = self.spaces[index](student, signals, self.student_head)
+        return found
+
+    def compare_states(
+        self, index: int, student: StudentOutput, signals: TeacherSignals, batch: Batch
+    ) -> dict[str, Term]:
+        options, terms, present = self.options, {}, signals.present
+        if options.sentence_weight:
+            target, kind = parts.sentence(signals), options.error
+            there = unit_error(self.heads[index](student.embedding), target, kind)
+            values = there + unit_error(student.embedding, self.backs[index](target), kind)
+            terms["sentence"] = parts.counted(values, present, options.sentence_weight)
+        if options.token_weight:
+            values, rows = self.bridges[index](student, signals)
+            terms["tokens"] = parts.counted(values, rows, options.token_weight)
+        if self.on_logits[index]:
+            ours, theirs = class_logits.class_logits(student, signals)
+            right = present if batch.labels is None else present & (theirs.argmax(-1) == batch.labels)
+            values = class_logits.class_divergence(ours, theirs, options.temperature)
+            terms["student_space"] = parts.counted(values, right, 1.0)
+            read = self.class_heads[str(index)](self.heads[index](student.embedding))
+            values = class_logits.class_divergence(read, theirs, options.temperature)
+            terms["teacher_space"] = parts.counted(values, present, 1.0)
         return terms
 
     def attach(self, student: Any) -> None:
@@ -228,45 +218,28 @@ class DSKD(Method):
         if head is not None:
             self.__dict__["student_head"] = head
 
-    def _sentence(self, index: int, student: StudentOutput, signals: TeacherSignals) -> Tensor:
-        """[V, B] the errors in both spaces."""
-        target, kind = parts.sentence(signals), self.options.error
-        there = baseline_parts.unit_error(self.heads[index](student.embedding), target, kind)
-        return there + baseline_parts.unit_error(student.embedding, self.backs[index](target), kind)
-
     def teacher_map(self) -> nn.Linear | None:
         return parts.only_map(self.heads)
 
 
-_TERMS = ("sentence", "tokens", "student_space", "teacher_space")
-
-
 class TokenBridge(nn.Module):
-    """Cross-model attention between the last token states of the student and of one teacher.
+    """Cross-model attention between the last token states of the student and of one teacher."""
 
-    Args:
-        index: the teacher's number.
-        sample: what the ridge starts and the statistics are taken from.
-    """
-
-    def __init__(
-        self, options: DSKDOptions, student: StudentInfo, teacher: TeacherInfo, index: int, sample: Sample
-    ) -> None:
+    def __init__(self, options: DSKDOptions, sides: Sides) -> None:
         super().__init__()
-        self.options = options
-        self.layers = token_parts.depth(student), token_parts.depth(teacher)
-        self.standardize = token_parts.standardizer(sample, index, self.layers[1], options.fixed.standardize)
-        ours, theirs = widths = student.hidden, teacher.hidden or 0
+        self.options, self.layers = options, sides.last
+        self.standardize = sides.standardizer(self.layers[1], options.fixed.standardize)
+        ours, theirs = sides.widths
 
         def fitted(backwards: bool) -> nn.Linear:
-            arguments = (student, teacher, index, sample, options.init, self.standardize, backwards)
-            return _start(baseline_parts.last_map(*arguments), options.init)
+            linear = sides.token_map([self.layers], [self.standardize], options.init, backwards=backwards)
+            return _start(linear, options.init)
 
         self.there, back = fitted(False), fitted(True)
-        self.back = token_parts.FixedMap(back) if options.fixed.token_target == "fixed" else back
+        self.back = FixedMap(back) if options.fixed.token_target == "fixed" else back
         # Both sides are compared in the narrower space, where one of the two starts as it is and the other mapped.
         narrow = min(ours, theirs)
-        self.query, self.key = (nn.Linear(width, narrow, bias=False) for width in widths)
+        self.query, self.key = (nn.Linear(width, narrow, bias=False) for width in sides.widths)
         if options.init == "random":
             for linear in (self.query, self.key):
                 _start(linear, options.init)
@@ -279,21 +252,21 @@ class TokenBridge(nn.Module):
         """[V, B] the errors in both spaces, each a mean over content tokens, and bool [B] the items that count."""
         own = student.tokens[self.layers[0]]
         states = self.standardize(signals.tokens[self.layers[1]].to(self.key.weight.dtype))
-        rows, columns = token_parts.masks(student, signals, special_tokens=False)
-        seen_rows, seen_columns = token_parts.masks(student, signals, self.options.special_tokens)
+        rows, columns = pairs.masks(student, signals, special_tokens=False)
+        seen_rows, seen_columns = pairs.masks(student, signals, self.options.special_tokens)
         scores = self._scores(own, states)  # [V, B, S, T]
         read = parts.masked_softmax(scores.mT, seen_rows.unsqueeze(-2)) @ self.there(own)
-        there = parts.masked_mean(baseline_parts.unit_error(read, states, self.options.error), columns)
+        there = parts.masked_mean(unit_error(read, states, self.options.error), columns)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.options.fixed.token_target == "moving"):
             target = parts.masked_softmax(scores, seen_columns.unsqueeze(-2)) @ self.back(states)
-        here = parts.masked_mean(baseline_parts.unit_error(own, target, self.options.error), rows)
+        here = parts.masked_mean(unit_error(own, target, self.options.error), rows)
         return there + here, rows.any(-1) & columns.any(-1)
 
     def _scores(self, own: Tensor, states: Tensor) -> Tensor:
         query, key = self.query(own), self.key(states)
         if self.options.attention == "cosine":
-            return _products(normalize(query), normalize(key), _ATTENTION_TEMPERATURE)
-        return _products(query, key, math.sqrt(query.shape[-1]))
+            return products(normalize(query), normalize(key), _ATTENTION_TEMPERATURE)
+        return products(query, key, math.sqrt(query.shape[-1]))
 
 
 class ClassHead(nn.Module):
@@ -339,12 +312,6 @@ class ClassHead(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         """[..., D] -> [..., C]."""
         return functional.linear(vectors, self.weight, self.bias)
-
-
-@full_precision
-def _products(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """[V, B, S, a], [B, T, a] -> [V, B, S, T]."""
-    return query @ key.mT / scale
 
 
 def _start(linear: nn.Linear, init: parts.Init) -> nn.Linear:

@@ -22,17 +22,15 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from distilvec.functional import centred_gram, cka_distance_to_gram, normalize, sinkhorn, transport_cost
-from distilvec.methods import parts, token_parts
+from distilvec.methods import parts
 from distilvec.methods.base import (
     Batch,
     Digest,
-    Method,
     Needs,
     Options,
-    Sample,
     StudentInfo,
     StudentOutput,
     TeacherInfo,
@@ -41,15 +39,22 @@ from distilvec.methods.base import (
     Wanted,
     WantedOfStudent,
 )
+from distilvec.methods.tokens import importance, pairs
+from distilvec.methods.tokens.base import TokenMethod
+from distilvec.methods.tokens.importance import Normalizer
+from distilvec.methods.tokens.maps import Sides
+from distilvec.methods.tokens.pairs import LayerMap, PairMode
 from distilvec.precision import full_precision
 from distilvec.teachers.signals import DIGEST
 
 
 class EMOOptions(Options):
-    """Of the constants, `reduction` is that of IRA over sentences, mean [P, S] or sum [C]. `student_mass`: each teacher
-    token's mass is shared over the warping path [S], or comes from the pairs, the least for the rest [P, C].
-    `standardize`: teacher states per dimension, by the sample's statistics [S]. `average_views`: IRA and OTIS over both
-    views [S], or the first only [C].
+    """Options of EMO.
+
+    Constants: `reduction` of IRA over sentences: mean [P, S] or sum [C]. `student_mass`: each teacher token's mass is
+    shared over the warping path [S], or comes from the pairs, the least for the rest [P, C]. `standardize`: teacher
+    states per dimension, by the sample's statistics [S]. `average_views`: IRA and OTIS over both views [S], or the
+    first only [C].
     """
 
     constants: ClassVar[dict[str, Any]] = {
@@ -99,12 +104,10 @@ class EMOOptions(Options):
     ira_weight: float = Field(0.1, ge=0, description="of IRA: 1 [P], 0.1 [C, S]; 0 leaves it out")
     otis_weight: float = Field(1.0, ge=0, description="of OTIS [P, C]; 0 leaves it out")
     layers: int = Field(2, ge=1, description="z, the student's last layers of IRA: 2 [P, S], 1 [C]")
-    layer_map: token_parts.LayerMap = Field(
+    layer_map: LayerMap = Field(
         "scaled", description="teacher layer of layer k: floor(h_t/h_s) k [P, C], or k h_t/h_s rounded [S]"
     )
-    pairs: token_parts.PairMode = Field(
-        "strict", description="one-to-one pairs: equal strings [P, S], any cost, or reciprocal [C]"
-    )
+    pairs: PairMode = Field("strict", description="one-to-one pairs: equal strings [P, S], any cost, or reciprocal [C]")
     share: float = Field(1 / 3, gt=0, le=1, description="m / n, of the pairs that IRA uses [P, C]; 1 = all")
     minimum: int | None = Field(
         None, ge=1, description="least m: null = 4, or 8 with the debiased CKA [S]; 1 = no bound [P, C]"
@@ -112,7 +115,7 @@ class EMOOptions(Options):
     cka: Literal["plain", "debiased"] = Field(
         "debiased", description="plain [P, C] is near 1 for few unrelated rows; debiased [S] weighs by m(m - 3)"
     )
-    importance: token_parts.Normalizer = Field(
+    importance: Normalizer = Field(
         "sum", description="received attention over its sum [P, S], or its softmax, on both sides [C]"
     )
     special_tokens: bool = Field(False, description="special tokens have masses [C], the paper is silent; not [S]")
@@ -141,7 +144,7 @@ class EMOOptions(Options):
 
 @dataclass(frozen=True)
 class _Maps:
-    """What EMO takes of a teacher's attention maps: importance, the selected pairs, the Gram matrices of their rows.
+    """Reduces a teacher's attention maps to importance, the selected pairs, and the Gram matrices of their rows.
 
     Attributes:
         compared: layers that IRA compares, one for each of the student's.
@@ -163,7 +166,7 @@ class _Maps:
 
     def columns(self, signals: TeacherSignals) -> Tensor:
         """bool [B, T], tokens that have an importance."""
-        columns = token_parts.teacher_mask(signals, self.options.special_tokens)
+        columns = pairs.teacher_mask(signals, self.options.special_tokens)
         if not self.causal:
             return columns
         visible = signals.mask
@@ -174,136 +177,109 @@ class _Maps:
     def __call__(self, signals: TeacherSignals) -> tuple[Tensor, dict[str, Tensor]]:
         """Pairs [B, m, 2], and `importance` [B, T], normalised, and a Gram matrix [B, m, m] for each layer."""
         options = self.options
-        rows, columns = token_parts.teacher_mask(signals, options.special_tokens), self.columns(signals)
+        rows, columns = pairs.teacher_mask(signals, options.special_tokens), self.columns(signals)
         visible = signals.mask if self.causal else None
-        scores = token_parts.importance(signals.attention[self.last], rows, columns, visible)
-        scores = token_parts.normalized(scores, columns, options.importance)
+        scores = importance.importance(signals.attention[self.last], rows, columns, visible)
+        scores = importance.normalized(scores, columns, options.importance)
         if not self.compared:
             return torch.full((len(scores), 1, 2), -1), {"importance": scores}
         minimum = options.minimum or (8 if options.cka == "debiased" else 4)
-        aligned = token_parts.best_pairs(token_parts.pairs(signals, options.pairs), scores, options.share, minimum)
+        aligned = importance.best_pairs(pairs.pairs(signals, options.pairs), scores, options.share, minimum)
         assert signals.mask is not None
         grams = {}
         for layer in self.compared:
-            patterns = token_parts.take_rows(signals.attention[layer], aligned.teacher)
+            patterns = pairs.take_rows(signals.attention[layer], aligned.teacher)
             patterns = patterns.masked_fill(~signals.mask.unsqueeze(1), 0)
             grams[_gram(layer)] = centred_gram(patterns, aligned.real)
-        pairs = torch.stack([aligned.student, aligned.teacher], -1).masked_fill(~aligned.real.unsqueeze(-1), -1)
-        return pairs, {"importance": scores, **grams}
+        chosen = torch.stack([aligned.student, aligned.teacher], -1).masked_fill(~aligned.real.unsqueeze(-1), -1)
+        return chosen, {"importance": scores, **grams}
 
 
 def _gram(layer: int) -> str:
     return f"gram-{layer}"
 
 
-class EMO(Method):
-    """Terms: `simcse` [B] without a task; `ira` [V, B], `otis` [V, B] (`:TEACHER` where there are several)."""
+class EMO(TokenMethod):
+    """Terms: `ira` [V, B], `otis` [V, B]."""
 
     name = "emo"
     summary = "attention patterns of important aligned tokens and transport of token states; any two tokenizers"
     paper = "EMO: Embedding model distillation via intra-model relation and optimal transport alignments (2025)"
     Options = EMOOptions
-    inside = True
     writes = True
 
-    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+    def form(self, student: StudentInfo) -> Literal["states"]:
+        return "states"
+
+    @property
+    def simcse_temperature(self) -> float:
+        return float(self.options.temperature)
+
+    def needs_of_states(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options
         ira, otis = options.ira_weight > 0, options.otis_weight > 0
-        token_parts.check_layers(self.name, student, teachers, options.layers if ira else 1)
-        modes = [options.pairs] if ira or options.fixed.student_mass == "pairs" or options.init == "ridge" else []
-        modes += ["full"] if otis and options.fixed.student_mass == "path" else []
-        last = token_parts.depth(student)
-        simcse = options.alpha > 0 and not token_parts.has_task(student)
+        pairs.check_layers(self.name, student, teachers, options.layers if ira else 1)
+        by_pairs = options.fixed.student_mass == "pairs"
+        modes = [options.pairs] if ira or by_pairs or options.init == "ridge" else []
+        modes += ["full"] if otis and not by_pairs else []
         own = WantedOfStudent(
-            views=2 if simcse else 1,
-            tokens=(last,) if otis else (),
+            tokens=(pairs.depth(student),) if otis else (),
             attention=tuple(self._student_layers(student)) if ira else (),
         )
         theirs = tuple(
             Wanted(
-                tokens=(token_parts.depth(one),) if otis else (),
+                tokens=(pairs.depth(one),) if otis else (),
                 attention=self._attention_layers(student, one, ira),
                 alignment=tuple(modes),
                 digest=self._maps(student, one).digest(),
             )
             for one in teachers
         )
-        return Needs(
-            own,
-            theirs,
-            sentence=False,
-            coupled=simcse,
-            states=otis or simcse,
-        )
+        return Needs(own, theirs, sentence=False, states=otis or self.simcse(student) > 0)
 
     def _maps(self, student: StudentInfo, teacher: TeacherInfo) -> _Maps:
         options = self.options
         compared = self._teacher_layers(student, teacher) if options.ira_weight else ()
-        last, causal = token_parts.depth(teacher), teacher.causal and options.causal_correction
+        last, causal = pairs.depth(teacher), teacher.causal and options.causal_correction
         return _Maps(options, tuple(compared), last, causal)
 
     def _student_layers(self, student: StudentInfo) -> range:
-        last = token_parts.depth(student)
+        last = pairs.depth(student)
         return range(last - self.options.layers + 1, last + 1)
 
     def _teacher_layers(self, student: StudentInfo, teacher: TeacherInfo) -> list[int]:
         rule = self.options.layer_map
-        return [token_parts.matching_layer(student, teacher, k, rule) for k in self._student_layers(student)]
+        return [pairs.matching_layer(student, teacher, k, rule) for k in self._student_layers(student)]
 
     def _attention_layers(self, student: StudentInfo, teacher: TeacherInfo, ira: bool) -> tuple[int, ...]:
         """Those that IRA compares, and the last, which gives the importance."""
-        return tuple(sorted({*(self._teacher_layers(student, teacher) if ira else ()), token_parts.depth(teacher)}))
+        return tuple(sorted({*(self._teacher_layers(student, teacher) if ira else ()), pairs.depth(teacher)}))
 
-    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+    def build_states(self, every: Sequence[Sides]) -> None:
         options = self.options
-        simcse = 0.0 if token_parts.has_task(student) else options.alpha
-        self.simcse_weight, self.shares = simcse, parts.shares(teachers, 1 - simcse)
-        self.terms = list(zip(parts.names("ira", teachers), parts.names("otis", teachers), strict=True))
-        self.compared = self._student_layers(student) if options.ira_weight else range(0)
-        self.last = token_parts.depth(student)
-        self.from_maps = [self._maps(student, teacher) for teacher in teachers]
-        self.standardize, self.maps = nn.ModuleList(), nn.ModuleList()
-        for index, teacher in enumerate(teachers if options.otis_weight else ()):
-            layers = self.last, token_parts.depth(teacher)
-            standardize = token_parts.standardizer(sample, index, layers[1], options.fixed.standardize)
-            self.standardize.append(standardize)
-            widths = student.hidden, teacher.hidden or 0
-            self.maps.append(
-                token_parts.token_map(
-                    sample,
-                    index,
-                    [layers],
-                    options.pairs,
-                    widths,
-                    options.init,
-                    [standardize],
-                    backwards=options.cost == "softmax",
-                )
-            )
+        self.from_maps = [self._maps(sides.student, sides.teacher) for sides in every]
+        self.compared = self._student_layers(every[0].student) if options.ira_weight else range(0)
+        if options.otis_weight:
+            self.build_last(every, options.pairs, backwards=options.cost == "softmax")
 
-    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        options = self.options
-        terms = {}
-        if self.simcse_weight:
-            terms["simcse"] = parts.simcse(student, batch, options.temperature, self.simcse_weight)
-        for index, ((ira, otis), signals) in enumerate(zip(self.terms, teachers, strict=True)):
-            maps = self.from_maps[index]
-            pairs, seen = (signals.alignments[DIGEST], signals.digest) if signals.digest else maps(signals)
-            if options.ira_weight:
-                terms[ira] = self._ira(index, student, pairs, seen)
-            if options.otis_weight:
-                terms[otis] = self._otis(index, student, signals, seen["importance"])
+    def compare_states(self, index: int, student: StudentOutput, signals: TeacherSignals, _: Batch) -> dict[str, Term]:
+        options, terms = self.options, {}
+        found, seen = (signals.alignments[DIGEST], signals.digest) if signals.digest else self.from_maps[index](signals)
+        if options.ira_weight:
+            terms["ira"] = self._ira(index, student, found, seen)
+        if options.otis_weight:
+            terms["otis"] = self._otis(index, student, signals, seen["importance"])
         return terms
 
-    def _ira(self, index: int, student: StudentOutput, pairs: Tensor, seen: dict[str, Tensor]) -> Term:
+    def _ira(self, index: int, student: StudentOutput, found: Tensor, seen: dict[str, Tensor]) -> Term:
         """Distances of the attention patterns of the m most important pairs, summed over the layers."""
         maps = self.from_maps[index]
         options, debiased = self.options, self.options.cka == "debiased"
-        real, chosen = pairs[..., 0] >= 0, pairs[..., 0].clamp_min(0)
+        real, chosen = found[..., 0] >= 0, found[..., 0].clamp_min(0)
         assert student.mask is not None
         distances = []
         for ours, theirs in zip(self.compared, maps.compared, strict=True):
-            own = token_parts.take_rows(self._views(student.attention[ours]), chosen)
+            own = pairs.take_rows(self._views(student.attention[ours]), chosen)
             own = own.masked_fill(~student.mask.unsqueeze(1), 0)
             distances.append(cka_distance_to_gram(own, seen[_gram(theirs)], real, debiased))
         count = real.sum(-1)
@@ -311,21 +287,21 @@ class EMO(Method):
         values = torch.stack(distances).sum(0)
         # The debiased estimate's variance falls with m(m - 3), so its mean over sentences is weighed by that.
         present = (count * (count - 3)).where(enough, 0).float() if debiased else enough
-        term = parts.counted(values, present, options.ira_weight * self.shares[index])
+        term = parts.counted(values, present, options.ira_weight)
         return term._replace(summed=options.fixed.reduction == "sum")
 
     def _otis(self, index: int, student: StudentOutput, signals: TeacherSignals, scores: Tensor) -> Term:
         """Cost of moving the student's token states to the teacher's, important tokens weighing more."""
         options, maps = self.options, self.from_maps[index]
-        rows, _ = token_parts.masks(student, signals, options.special_tokens)
+        rows, _ = pairs.masks(student, signals, options.special_tokens)
         columns = maps.columns(signals)
         if options.fixed.student_mass == "path":
-            ours, theirs = token_parts.path_masses(scores, token_parts.pairs(signals, "full"), rows.shape[-1])
+            ours, theirs = importance.path_masses(scores, pairs.pairs(signals, "full"), rows.shape[-1])
         else:
-            aligned = token_parts.pairs(signals, options.pairs)
-            ours, theirs = token_parts.pair_masses(scores, columns, aligned, rows, options.importance), scores
+            aligned = pairs.pairs(signals, options.pairs)
+            ours, theirs = importance.pair_masses(scores, columns, aligned, rows, options.importance), scores
         states = self.standardize[index](signals.tokens[maps.last])
-        own = self._views(student.tokens[self.last])
+        own = self._views(student.tokens[self.last[index][0]])
         if options.cost == "cosine":
             cost = _cosine_cost(self.maps[index](own), states)
         else:
@@ -333,7 +309,7 @@ class EMO(Method):
         with torch.set_grad_enabled(torch.is_grad_enabled() and options.plan == "unrolled"):
             plan = sinkhorn(cost, ours, theirs, options.epsilon, options.iterations, options.tolerance)
         there = (ours.sum(-1) > 0) & (theirs.sum(-1) > 0)
-        return parts.counted(transport_cost(cost, plan), there, options.otis_weight * self.shares[index])
+        return parts.counted(transport_cost(cost, plan), there, options.otis_weight)
 
     def _views(self, values: Tensor) -> Tensor:
         return values if self.options.fixed.average_views else values[:1]

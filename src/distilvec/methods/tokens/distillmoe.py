@@ -27,10 +27,9 @@ from pydantic import Field, field_validator, model_validator
 from torch import nn
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.methods import parts, token_parts
+from distilvec.methods import parts
 from distilvec.methods.base import (
     Batch,
-    Method,
     Needs,
     Options,
     Sample,
@@ -42,18 +41,23 @@ from distilvec.methods.base import (
     Wanted,
     WantedOfStudent,
 )
-from distilvec.methods.dynamic_cka import PAIRS, DynamicCKA, last
-from distilvec.methods.experts import Expert, ExpertLosses
+from distilvec.methods.tokens import pairs
+from distilvec.methods.tokens.base import TokenMethod
+from distilvec.methods.tokens.dynamic_cka import PAIRS, DynamicCKA, last
+from distilvec.methods.tokens.experts import Expert, ExpertLosses
+from distilvec.methods.tokens.maps import FixedMap, Sides
 
 if TYPE_CHECKING:
     from distilvec.modules.expert_head import ExpertHead
 
 
 class DistillMoEOptions(Options):
-    """Of the constants, `vector_dropout` is that of the student's vector before experts and gate, no gate weight is to
-    be below `gate_floor` over the number of experts, `floor_weight` weighs that, `attention_temperature` is of the
-    softmax over the teacher's tokens (1 is nearly flat), and at most `most_tokens` of these are kept. `standardize`:
-    teacher states per dimension, by the sample's statistics [S].
+    """Options of DistillMoE.
+
+    Constants: `vector_dropout` of the student's vector before experts and gate. `gate_floor` over the number of experts
+    is the least weight that a gate should have, and `floor_weight` weighs that. `attention_temperature` of the softmax
+    over the teacher's tokens (1 is nearly flat), of which at most `most_tokens` are kept. `standardize`: teacher states
+    per dimension, by the sample's statistics [S].
     """
 
     constants: ClassVar[dict[str, Any]] = {
@@ -189,7 +193,7 @@ class DistillMoEOptions(Options):
         return self
 
 
-class DistillMoE(Method):
+class DistillMoE(TokenMethod):
     """The head is made in `build` and handed to the student in `attach`; it is not part of the method.
 
     Terms: `simcse` [B] without a task; `moe`, `diversity`, `gate_floor`, `gate_kl` [V, B]; `dynamic_cka` [V, B] or,
@@ -203,23 +207,28 @@ class DistillMoE(Method):
     summary = "gated experts on the sentence vector, each with its own loss, and CKA of softly aligned token states"
     paper = "DistillMoE: multi-faceted knowledge distillation for cross-tokenizer embedding models (2025)"
     Options = DistillMoEOptions
-    inside = True
     writes = True
     expert_head: ExpertHead | None
 
-    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+    def form(self, student: StudentInfo) -> Literal["states"]:
+        return "states"
+
+    @property
+    def simcse_temperature(self) -> float:
+        return float(self.options.temperature)
+
+    def needs_of_states(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options
-        simcse = options.alpha > 0 and not token_parts.has_task(student)
         cka, experts = options.moe_weight < 1, self._experts()
         if cka:
-            token_parts.check_layers(self.name, student, teachers, options.layers)
+            pairs.check_layers(self.name, student, teachers, options.layers)
         if options.maps == "shared":
             self._check_shared(student, teachers, cka)
-        alike = simcse or bool({"contrast", "margin"} & set(experts))
+        alike = bool({"contrast", "margin"} & set(experts))
         scaled = bool(experts) and options.gate_gradient == "scaled"
         theirs = tuple(Wanted(tokens=last(one, options.layers), alignment=(PAIRS,)) for one in teachers) if cka else ()
         return Needs(
-            WantedOfStudent(views=2 if simcse else 1, tokens=last(student, options.layers) if cka else ()),
+            WantedOfStudent(tokens=last(student, options.layers) if cka else ()),
             theirs,
             sentence=bool(experts),
             coupled=alike or scaled or (cka and options.scope == "batch"),
@@ -238,36 +247,12 @@ class DistillMoE(Method):
                     remedy="Set maps: separate.",
                 )
 
-    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        # They import sentence-transformers, which takes a while.
-        from distilvec.modules.expert_head import ExpertHead
-        from distilvec.modules.expert_start import start_as_identity
-
+    def build_states(self, every: Sequence[Sides]) -> None:
         options, experts = self.options, self._experts()
-        self.simcse_weight = 0.0 if token_parts.has_task(student) else options.alpha
-        self.cka_names, self.shares = parts.names("dynamic_cka", teachers), parts.shares(teachers)
+        student, sample, teachers = every[0].student, every[0].sample, [sides.teacher for sides in every]
         count = len(experts) * len(teachers)
-        # At a prefix of the student's vector, the head is that of the full one, and has been there already.
-        there = "expert_outputs" in sample.student.extras
         # Not a submodule: it belongs to the student, which is what trains and saves it.
-        self.__dict__["expert_head"] = (
-            ExpertHead(
-                student.width,
-                count,
-                options.width,
-                options.gate,
-                options.aggregation,
-                options.dropout,
-                options.fixed.vector_dropout,
-            )
-            if options.head and count and not there
-            else None
-        )
-        vectors = sample.student.embedding[0]
-        if self.expert_head is not None and options.start == "identity":
-            if not len(vectors):
-                raise DataError("the experts start from a sample, and it is empty", remedy='Use "start: random".')
-            start_as_identity(self.expert_head, vectors)
+        self.__dict__["expert_head"] = self._head(student, sample, count)
         before = self.attached(sample.student)
         shared = [self._shared_map(student, teacher) for teacher in teachers]
         self.expert_losses = nn.ModuleList()
@@ -277,16 +262,33 @@ class DistillMoE(Method):
                 outputs = sample.student.embedding.unsqueeze(-2).expand(-1, -1, count, -1)
             self.expert_losses.append(ExpertLosses(options, experts, teachers, sample.teachers, outputs[0], shared))
         self.dynamic_cka = nn.ModuleList(
-            DynamicCKA(options, student, teacher, index, sample, shared[index])
-            for index, teacher in enumerate(teachers if options.moe_weight < 1 else ())
+            DynamicCKA(options, sides, shared[sides.number]) for sides in (every if options.moe_weight < 1 else ())
         )
 
-    def _shared_map(self, student: StudentInfo, teacher: TeacherInfo) -> token_parts.FixedMap | None:
+    def _head(self, student: StudentInfo, sample: Sample, count: int) -> ExpertHead | None:
+        """The head of so many experts; None where there is none to make."""
+        # They import sentence-transformers, which takes a while.
+        from distilvec.modules.expert_head import ExpertHead
+        from distilvec.modules.expert_start import start_as_identity
+
+        options = self.options
+        # At a prefix of the student's vector, the head is that of the full one, and has been there already.
+        if not options.head or not count or "expert_outputs" in sample.student.extras:
+            return None
+        shape = (options.width, options.gate, options.aggregation, options.dropout, options.fixed.vector_dropout)
+        head, vectors = ExpertHead(student.width, count, *shape), sample.student.embedding[0]
+        if options.start == "identity":
+            if not len(vectors):
+                raise DataError("the experts start from a sample, and it is empty", remedy='Use "start: random".')
+            start_as_identity(head, vectors)
+        return head
+
+    def _shared_map(self, student: StudentInfo, teacher: TeacherInfo) -> FixedMap | None:
         if self.options.maps == "separate":
             return None
         linear = nn.Linear(student.width, teacher.width, bias=False)
         nn.init.xavier_uniform_(linear.weight)
-        return token_parts.FixedMap(linear)
+        return FixedMap(linear)
 
     def attach(self, student: Any) -> None:
         """Put the head behind the student's last module (an earlier run's head, too), before a final `Normalize`."""
@@ -321,13 +323,10 @@ class DistillMoE(Method):
         options, rest = self.options, 1 - self.simcse_weight
         terms = {}
         if self.simcse_weight:
-            terms["simcse"] = parts.simcse(student, batch, options.temperature, self.simcse_weight)
-        for module in self.expert_losses:
+            terms["simcse"] = parts.simcse(student, batch, self.simcse_temperature, self.simcse_weight)
+        for module in self.expert_losses:  # one gate over the experts of all teachers
             terms.update(module(student, teachers, batch, rest * options.moe_weight))
-        if options.moe_weight < 1:
-            weight = rest * (1 - options.moe_weight)
-            for name, share, module, signals in zip(
-                self.cka_names, self.shares, self.dynamic_cka, teachers, strict=True
-            ):
-                terms.update(module(name, student, signals, weight * share))
+        for suffix, share, module, signals in zip(self.suffixes, self.shares, self.dynamic_cka, teachers):
+            found = module(student, signals, share * (1 - options.moe_weight))
+            terms.update((name + suffix, term) for name, term in found.items())
         return terms

@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from distilvec.errors import DistilvecError
-from distilvec.methods import next_tokens, parts, token_parts
+from distilvec.methods import parts
 from distilvec.methods.base import (
     Needs,
-    Sample,
     StudentInfo,
     StudentOutput,
     TeacherInfo,
@@ -34,10 +33,11 @@ from distilvec.methods.base import (
     Term,
     WantedOfStudent,
 )
+from distilvec.methods.tokens import next_tokens
+from distilvec.methods.tokens.maps import Sides
+from distilvec.methods.tokens.pairs import last_layers, pairs, take_rows
 from distilvec.modules.projection import projection
 from distilvec.precision import full_precision
-
-TERMS = ("projected", "student_space", "teacher_space")
 
 
 def needs(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
@@ -46,8 +46,6 @@ def needs(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo]) ->
     Raises:
         DistilvecError: a teacher that writes nothing, or a model that shows no states.
     """
-    from distilvec.methods.baseline_parts import last_layers
-
     needed = next_tokens.needs(method, student, teachers)
     for teacher in teachers:
         if teacher.head is None:
@@ -60,39 +58,29 @@ def needs(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo]) ->
 
 
 class DualSpace(nn.Module):
-    """Both directions for one teacher.
-
-    Args:
-        options: of DSKD.
-        index: the teacher's number.
-        sample: what the ridge starts are fitted to.
-    """
+    """Both directions for one teacher."""
 
     teacher_head: Tensor
 
-    def __init__(self, options: Any, student: StudentInfo, teacher: TeacherInfo, index: int, sample: Sample) -> None:
+    def __init__(self, options: Any, sides: Sides) -> None:
         super().__init__()
-        self.options = options
-        self.layers = token_parts.depth(student), token_parts.depth(teacher)
-        assert teacher.head is not None
+        self.options, self.layers, widths = options, sides.last, sides.widths
+        assert sides.teacher.head is not None
         # It belongs to the teacher, which is the one that saves it.
-        self.register_buffer("teacher_head", teacher.head, persistent=False)
-        widths = student.hidden, teacher.hidden or 0
-        ours, theirs = _pairs(sample, index, self.layers) if options.init == "ridge" else (None, None)
+        self.register_buffer("teacher_head", sides.teacher.head, persistent=False)
+        ours, theirs = _pairs(sides) if options.init == "ridge" else (None, None)
         self.there = projection(*widths, ours, theirs, options.init)
         self.back = projection(*widths[::-1], theirs, ours, options.init)
         if options.fixed.matching == "attention":
-            narrow = min(widths)
-            self.query, self.key = (nn.Linear(width, narrow, bias=False) for width in widths)
+            self.query, self.key = (nn.Linear(width, min(widths), bias=False) for width in widths)
 
-    def forward(
-        self, names: Sequence[str], student: StudentOutput, signals: TeacherSignals, head: nn.Linear, weight: float
-    ) -> dict[str, Term]:
-        """The terms under their names; `head` is the student's."""
+    def forward(self, student: StudentOutput, signals: TeacherSignals, head: nn.Linear) -> dict[str, Term]:
+        """The terms; `head` is the student's."""
+        tau = self.options.temperature
         sides = next_tokens.compared(student, signals)
         ours = answer_states(student.tokens[self.layers[0]], student.content)
         theirs = answer_states(signals.tokens[self.layers[1]], signals.content)
-        own, other = (token_parts.take_rows(s, p) for s, p in zip((ours, theirs), sides.places, strict=True))
+        own, other = (take_rows(s, p) for s, p in zip((ours, theirs), sides.places, strict=True))
         if self.options.fixed.matching == "attention":
             own, other = self._attended(student, signals, ours, theirs, sides)
         gold = student.extras["next_ids"][0].gather(1, sides.places[0])
@@ -100,16 +88,14 @@ class DualSpace(nn.Module):
         read = _logits(self.back(other), head.weight.detach())  # [B or V B, P, C]
         likely = read.log_softmax(-1)
         losses = -likely.gather(-1, gold.clamp_min(0).expand(read.shape[:-1]).unsqueeze(-1)).squeeze(-1)
-        terms = {names[0]: next_tokens.term(_by_view(losses, sides.ours), scored, weight)}
         right = _by_view(read.argmax(-1), sides.ours) == gold
-        target = (read.detach() / self.options.temperature).log_softmax(-1)
-        said = (sides.ours / self.options.temperature).log_softmax(-1)
-        values = (target.exp() * (target - said)).sum(-1)
-        terms[names[1]] = _where(values, scored & right, weight)
+        target, said = (read.detach() / tau).log_softmax(-1), (sides.ours / tau).log_softmax(-1)
         here = _logits(self.there(own), self.teacher_head).log_softmax(-1)
-        values = candidate_divergence(here, sides, self.options.temperature)
-        terms[names[2]] = next_tokens.term(values, sides.real, weight)
-        return terms
+        return {
+            "projected": next_tokens.term(_by_view(losses, sides.ours), scored, 1.0),
+            "student_space": _where((target.exp() * (target - said)).sum(-1), scored & right, 1.0),
+            "teacher_space": next_tokens.term(candidate_divergence(here, sides, tau), sides.real, 1.0),
+        }
 
     def _attended(
         self, student: StudentOutput, signals: TeacherSignals, ours: Tensor, theirs: Tensor, sides: next_tokens.Compared
@@ -120,10 +106,11 @@ class DualSpace(nn.Module):
             torch.arange(states.shape[-2], device=states.device) <= content.sum(-1, keepdim=True)
             for content, states in ((student.content, ours), (signals.content, theirs))
         ]
-        scores = _products(self.query(ours), self.key(theirs))
+        query = self.query(ours)
+        scores = products(query, self.key(theirs), math.sqrt(query.shape[-1]))
         seen = parts.masked_softmax(scores.mT, real[0].unsqueeze(-2)) @ ours
         read = parts.masked_softmax(scores, real[1].unsqueeze(-2)) @ theirs
-        return token_parts.take_rows(seen, sides.places[1]), token_parts.take_rows(read, sides.places[0])
+        return take_rows(seen, sides.places[1]), take_rows(read, sides.places[0])
 
 
 def answer_states(states: Tensor, content: Tensor | None) -> Tensor:
@@ -135,7 +122,7 @@ def answer_states(states: Tensor, content: Tensor | None) -> Tensor:
         raise DistilvecError("a token-level method was given a batch without token masks")
     steps = torch.arange(int(content.sum(-1).max()) + 1, device=content.device)
     places = (content.int().argmax(-1, keepdim=True) - 1 + steps).clamp(0, content.shape[1] - 1)
-    return token_parts.take_rows(states, places)
+    return take_rows(states, places)
 
 
 @full_precision
@@ -146,17 +133,16 @@ def candidate_divergence(ours: Tensor, found: next_tokens.Compared, temperature:
     return next_tokens.coarse_divergence(theirs, own, torch.ones_like(theirs), temperature)
 
 
-def _pairs(sample: Sample, index: int, layers: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def _pairs(sides: Sides) -> tuple[Tensor, Tensor]:
     """States where both have read the same text, the student's [n, d] and the teacher's [n, D]."""
-    if not sample.batches:
-        raise DistilvecError("the sample has no token states to fit maps to", remedy="Set init: random.")
     ours, theirs = [], []
-    for student, signals in sample.batches:
-        aligned = token_parts.pairs(signals[index], "ends")
-        own = answer_states(student.tokens[layers[0]][0], student.content)
-        other = answer_states(signals[index].tokens[layers[1]], signals[index].content)
-        ours.append(token_parts.take_rows(own, aligned.student)[aligned.real].float())
-        theirs.append(token_parts.take_rows(other, aligned.teacher)[aligned.real].float())
+    for student, signals in sides.batches:
+        told = signals[sides.number]
+        aligned = pairs(told, "ends")
+        own = answer_states(student.tokens[sides.last[0]][0], student.content)
+        other = answer_states(told.tokens[sides.last[1]], told.content)
+        ours.append(take_rows(own, aligned.student)[aligned.real].float())
+        theirs.append(take_rows(other, aligned.teacher)[aligned.real].float())
     return torch.cat(ours), torch.cat(theirs)
 
 
@@ -175,5 +161,6 @@ def _logits(states: Tensor, weight: Tensor) -> Tensor:
 
 
 @full_precision
-def _products(query: Tensor, key: Tensor) -> Tensor:
-    return query @ key.mT / math.sqrt(query.shape[-1])
+def products(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """[V, B, S, a], [B, T, a] -> [V, B, S, T]."""
+    return query @ key.mT / scale

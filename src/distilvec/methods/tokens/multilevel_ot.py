@@ -25,20 +25,19 @@ from pydantic import Field
 from torch import Tensor
 
 from distilvec.functional import sinkhorn, transport_cost
-from distilvec.methods import baseline_parts, next_tokens, parts
+from distilvec.methods import parts
 from distilvec.methods.base import (
     Batch,
-    Method,
     Needs,
     Options,
-    Sample,
     StudentInfo,
     StudentOutput,
     TeacherInfo,
     TeacherSignals,
     Term,
-    Wanted,
 )
+from distilvec.methods.tokens import class_logits, next_tokens
+from distilvec.methods.tokens.base import TokenMethod
 from distilvec.precision import full_precision
 
 _EPSILON, _ITERATIONS = 0.1, 10  # of the transport between places, as published
@@ -46,7 +45,9 @@ _TINY = 1e-4  # added to the deviation, as published
 
 
 class MultiLevelOTOptions(Options):
-    """Of the constants, the weights of two terms are a tenth of the first's; the task's alpha does the rest [S].
+    """Options of MultiLevelOT.
+
+    Constants: the weights of two terms are a tenth of the first's; the task's alpha does the rest [S].
     `divide_by_deviation`: logits over their deviation within the item [C], which hides how sure a side is; not [S].
     """
 
@@ -75,74 +76,50 @@ class MultiLevelOTOptions(Options):
     )
 
 
-class MultiLevelOT(Method):
-    """Terms: `absolute`, `logarithmic` [V, B] (`:TEACHER` where there are several).
-
-    Of a student that writes also `sequence` [V, B].
-    """
+class MultiLevelOT(TokenMethod):
+    """Terms: `absolute`, `logarithmic` [V, B]; of a student that writes also `sequence` [V, B]."""
 
     name = "multilevel_ot"
     summary = "ordered probabilities, of classes or of the next token, by absolute and logarithmic cost"
     paper = "Cui et al. 2024, Multi-level optimal transport (arXiv:2412.14528)"
     Options = MultiLevelOTOptions
-    inside = True
     writes = True
+    same_classes = False
+
+    def form(self, student: StudentInfo) -> Literal["next", "logits"]:
+        return "logits" if student.pieces is None else "next"
+
+    @property
+    def positions(self) -> next_tokens.Positions:
+        return self.options.positions  # type: ignore[no-any-return]
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        if student.pieces is not None:
-            return next_tokens.needs(self.name, student, teachers, self.options.positions)
-        instead = "Take a method on vectors or token states: cosine, dskd, emo or distillmoe."
-        baseline_parts.check_class_logits(self.name, student, teachers, instead, same_classes=False)
-        return Needs(
-            teachers=(Wanted(logits=True, same_classes=False),) * len(teachers),
-            sentence=False,
-            coupled=self.options.order == "batch",
-            states=False,
-        )
+        needs = super().needs(student, teachers)
+        return needs._replace(coupled=needs.logits and self.options.order == "batch")
 
-    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        self.terms = list(zip(parts.names("absolute", teachers), parts.names("logarithmic", teachers), strict=True))
-        self.sequences, self.shares = parts.names("sequence", teachers), parts.shares(teachers)
-        self.on_tokens = student.pieces is not None
+    def compare_logits(self, index: int, student: StudentOutput, signals: TeacherSignals, _: Batch) -> dict[str, Term]:
+        ours, theirs = class_logits.class_logits(student, signals)
+        keep, fixed = min(self.options.top_k, ours.shape[-1], theirs.shape[-1]), self.options.fixed
+        ours, theirs = self._ordered(ours, signals.present, keep), self._ordered(theirs, signals.present, keep)
+        differences = (ours.softmax(-1) - theirs.softmax(-1)).abs().sum(-1)
+        divergences = class_logits.class_divergence(ours, theirs, 1.0)
+        return {
+            "absolute": parts.counted(differences, signals.present, fixed.absolute_weight),
+            "logarithmic": parts.counted(divergences, signals.present, fixed.logarithmic_weight),
+        }
 
-    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        options = self.options
-        terms: dict[str, Term] = {}
-        if self.on_tokens:
-            for index, signals in enumerate(teachers):
-                terms |= self._written(index, student, signals)
-            return terms
-        for (absolute, logarithmic), share, signals in zip(self.terms, self.shares, teachers, strict=True):
-            ours, theirs = baseline_parts.class_logits(student, signals)
-            keep = min(options.top_k, ours.shape[-1], theirs.shape[-1])
-            ours, theirs = self._ordered(ours, signals.present, keep), self._ordered(theirs, signals.present, keep)
-            if options.fixed.absolute_weight:
-                values = (ours.softmax(-1) - theirs.softmax(-1)).abs().sum(-1)
-                terms[absolute] = parts.counted(values, signals.present, options.fixed.absolute_weight * share)
-            if options.fixed.logarithmic_weight:
-                values = baseline_parts.class_divergence(ours, theirs, 1.0)
-                terms[logarithmic] = parts.counted(values, signals.present, options.fixed.logarithmic_weight * share)
-        return terms
-
-    def _written(self, index: int, student: StudentOutput, signals: TeacherSignals) -> dict[str, Term]:
-        """The terms of one teacher, of a student that writes."""
-        options, share = self.options, self.shares[index]
-        absolute, logarithmic = self.terms[index]
-        sides = next_tokens.compared(student, signals, options.positions)
-        keep = min(options.top_k, sides.ours.shape[-1], sides.logs.shape[-1])
+    def compare_next(self, index: int, student: StudentOutput, signals: TeacherSignals, _: Batch) -> dict[str, Term]:
+        sides, fixed = next_tokens.compared(student, signals, self.positions), self.options.fixed
+        keep = min(self.options.top_k, sides.ours.shape[-1], sides.logs.shape[-1])
         ours, theirs = sides.ours.topk(keep, -1).values, sides.logs[..., :keep]
         differences = (ours.softmax(-1) - theirs.softmax(-1)).abs().sum(-1)
-        divergences = baseline_parts.class_divergence(ours.flatten(1, 2), theirs.flatten(0, 1), 1.0).view(
-            differences.shape
-        )
-        terms = {
-            absolute: next_tokens.term(differences, sides.real, options.fixed.absolute_weight * share),
-            logarithmic: next_tokens.term(divergences, sides.real, options.fixed.logarithmic_weight * share),
+        divergences = class_logits.class_divergence(ours.flatten(1, 2), theirs.flatten(0, 1), 1.0)
+        values, there = _sequence_cost(student, signals, keep)
+        return {
+            "absolute": next_tokens.term(differences, sides.real, fixed.absolute_weight),
+            "logarithmic": next_tokens.term(divergences.view_as(differences), sides.real, fixed.logarithmic_weight),
+            "sequence": parts.counted(values, there, fixed.sequence_weight),
         }
-        if options.fixed.sequence_weight:
-            values, there = _sequence_cost(student, signals, keep)
-            terms[self.sequences[index]] = parts.counted(values, there, options.fixed.sequence_weight * share)
-        return {name: term for name, term in terms.items() if term.weight}
 
     def _ordered(self, logits: Tensor, present: Tensor, keep: int) -> Tensor:
         """[..., B, C] -> [..., B, keep], the largest first."""

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.functional import cka_distance, cosine_distance, linear_cka, normalize, smallest_mass_set
-from distilvec.methods import parts, token_parts
-from distilvec.methods.base import Sample, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term
+from distilvec.methods import parts
+from distilvec.methods.base import StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term
+from distilvec.methods.tokens import pairs
+from distilvec.methods.tokens.maps import FixedMap, Sides
 from distilvec.precision import full_precision
 
 PAIRS = "strict"
@@ -26,7 +28,7 @@ PAIRS = "strict"
 
 def last(info: StudentInfo | TeacherInfo, count: int) -> tuple[int, ...]:
     """The numbers of the last `count` blocks."""
-    depth = token_parts.depth(info)
+    depth = pairs.depth(info)
     return tuple(range(depth - count + 1, depth + 1))
 
 
@@ -35,34 +37,25 @@ class DynamicCKA(nn.Module):
 
     Args:
         options: of DistillMoE.
-        index: the teacher's number.
         shared: the map that stands for Q, where there is one map for all.
     """
 
-    def __init__(
-        self,
-        options: Any,
-        student: StudentInfo,
-        teacher: TeacherInfo,
-        index: int,
-        sample: Sample,
-        shared: nn.Module | None,
-    ) -> None:
+    def __init__(self, options: Any, sides: Sides, shared: nn.Module | None) -> None:
         super().__init__()
         self.options = options
-        self.layers = list(zip(last(student, options.layers), last(teacher, options.layers), strict=True))
+        both = last(sides.student, options.layers), last(sides.teacher, options.layers)
+        self.layers = list(zip(*both, strict=True))
         self.standardize = nn.ModuleList(
-            token_parts.standardizer(sample, index, theirs, options.fixed.standardize) for _, theirs in self.layers
+            sides.standardizer(theirs, options.fixed.standardize) for _, theirs in self.layers
         )
         if shared is None:
-            widths = student.hidden, teacher.hidden or 0
-            linear = token_parts.token_map(sample, index, self.layers, PAIRS, widths, options.init, self.standardize)
-            shared = token_parts.FixedMap(linear) if options.token_map == "fixed" else linear
+            linear = sides.token_map(self.layers, self.standardize, options.init, PAIRS)
+            shared = FixedMap(linear) if options.token_map == "fixed" else linear
         self.query = shared
 
-    def forward(self, name: str, student: StudentOutput, signals: TeacherSignals, weight: float) -> dict[str, Term]:
-        """The loss under `name` (`dynamic_cka`, or with `:TEACHER`), and `token_map` and `true_cka` beside it."""
-        rows, columns = token_parts.masks(student, signals, self.options.special_tokens)
+    def forward(self, student: StudentOutput, signals: TeacherSignals, weight: float) -> dict[str, Term]:
+        """The loss `dynamic_cka`, and `token_map` and `true_cka` beside it."""
+        rows, columns = pairs.masks(student, signals, self.options.special_tokens)
         rows = rows & columns.any(-1, keepdim=True)  # there is nothing to align an item with
         layers = [
             (student.tokens[ours], standardize(signals.tokens[theirs]))
@@ -71,14 +64,14 @@ class DynamicCKA(nn.Module):
         values = torch.stack([self._distance(own, states, rows, columns) for own, states in layers]).mean(0)
         if self.options.scope == "sentence":
             enough = rows.sum(-1) >= (4 if self.options.cka == "debiased" else 3)
-            terms = {name: parts.counted(values, enough, weight)}
+            terms = {"dynamic_cka": parts.counted(values, enough, weight)}
         else:
-            terms = {name: Term(values.mean(), None, weight)}
-        aligned = token_parts.pairs(signals, PAIRS)
+            terms = {"dynamic_cka": Term(values.mean(), None, weight)}
+        aligned = pairs.pairs(signals, PAIRS)
         if self.options.token_map == "pairs":
-            terms[name.replace("dynamic_cka", "token_map")] = self._map_term(layers, aligned)
+            terms["token_map"] = self._map_term(layers, aligned)
         own, states = layers[-1]
-        terms[name.replace("dynamic_cka", "true_cka")] = Term(_true_cka(own[0], states, aligned), None, 0.0)
+        terms["true_cka"] = Term(_true_cka(own[0], states, aligned), None, 0.0)
         return terms
 
     def _distance(self, own: Tensor, states: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -100,12 +93,12 @@ class DynamicCKA(nn.Module):
             return cka_distance(compared, aligned, rows, debiased)
         return cka_distance(compared[:, rows], aligned[:, rows], None, debiased)
 
-    def _map_term(self, layers: list[tuple[Tensor, Tensor]], aligned: token_parts.TokenPairs) -> Term:
+    def _map_term(self, layers: list[tuple[Tensor, Tensor]], aligned: pairs.TokenPairs) -> Term:
         """Q learns to take the student's states, as they are, to those of their partners."""
         distances = [
             cosine_distance(
-                self.query(token_parts.take_rows(own.detach(), aligned.student)),
-                token_parts.take_rows(states, aligned.teacher),
+                self.query(pairs.take_rows(own.detach(), aligned.student)),
+                pairs.take_rows(states, aligned.teacher),
             )
             for own, states in layers
         ]
@@ -157,8 +150,8 @@ def _mix(weights: Tensor, states: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _true_cka(own: Tensor, states: Tensor, aligned: token_parts.TokenPairs) -> Tensor:
+def _true_cka(own: Tensor, states: Tensor, aligned: pairs.TokenPairs) -> Tensor:
     """[] debiased CKA of the last layers over all aligned tokens of the batch: [B, S, d], [B, T, D]."""
-    ours = token_parts.take_rows(own, aligned.student)[aligned.real]
-    theirs = token_parts.take_rows(states, aligned.teacher)[aligned.real]
+    ours = pairs.take_rows(own, aligned.student)[aligned.real]
+    theirs = pairs.take_rows(states, aligned.teacher)[aligned.real]
     return linear_cka(ours, theirs, None, debiased=True)

@@ -1,71 +1,16 @@
-"""What the cross-tokenizer baselines share: class logits, the form they take without a task, errors of unit vectors.
-
-These methods were made for language models that predict tokens. An embedding model predicts none, so each has two
-adaptations: on the class logits of a supervised task, or on sentence and token states.
-"""
+"""Class logits of student and teacher: when there are none, and how far one distribution is from the other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from distilvec.errors import DistilvecError
-from distilvec.functional import normalize, soft_cross_entropy
-from distilvec.methods import parts, token_parts
-from distilvec.methods.base import Sample, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals
+from distilvec.functional import soft_cross_entropy
+from distilvec.methods.base import StudentInfo, StudentOutput, TeacherInfo, TeacherSignals
 from distilvec.precision import full_precision
-
-Form = Literal["auto", "logits", "embedding"]
-Error = Literal["distance", "element"]
-FORM = "on class logits, on token states, or auto: logits where there is a task, token states where there is none [S]"
-ERROR = "of unit vectors: squared distance [S], or its mean over the D dimensions [P, C]"
-ALPHA = "weight of SimCSE where there is no task [P, C]; 0 = none"
-
-
-def last_layers(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> tuple[int, tuple[int, ...]]:
-    """The last block of the student and of every teacher.
-
-    Raises:
-        DistilvecError: a model whose token states cannot be seen.
-    """
-    token_parts.check_layers(method, student, teachers, 1)
-    return token_parts.depth(student), tuple(token_parts.depth(one) for one in teachers)
-
-
-def last_map(
-    student: StudentInfo,
-    teacher: TeacherInfo,
-    index: int,
-    sample: Sample,
-    init: parts.Init,
-    standardize: nn.Module,
-    backwards: bool = False,
-) -> nn.Linear:
-    """A map from the last token states of the student to those of a teacher, fitted to one-to-one pairs.
-
-    Args:
-        index: the teacher's number.
-        standardize: what the teacher's states pass through first.
-        backwards: from the teacher's to the student's.
-    """
-    layers, widths = (token_parts.depth(student), token_parts.depth(teacher)), (student.hidden, teacher.hidden or 0)
-    return token_parts.token_map(sample, index, [layers], "strict", widths, init, [standardize], backwards)
-
-
-def uses_logits(method: str, form: Form, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> bool:
-    """Whether a method of two forms takes the one on class logits.
-
-    Raises:
-        DistilvecError: it is to take it, and there are no class logits.
-    """
-    if form == "embedding" or (form == "auto" and not token_parts.has_task(student)):
-        return False
-    instead = "Set form: embedding, which needs token states only, or take dskd, emo or distillmoe."
-    check_class_logits(method, student, teachers, instead)
-    return True
 
 
 def check_class_logits(
@@ -136,13 +81,3 @@ def class_divergence(student: Tensor, teacher: Tensor, temperature: float, top_k
     rows = teacher.expand(student.shape).reshape(-1, teacher.shape[-1])
     crossed = soft_cross_entropy(student.reshape(rows.shape), rows, temperature)
     return crossed.reshape(student.shape[:-1]) - entropy
-
-
-@full_precision
-def unit_error(x: Tensor, y: Tensor, kind: Error) -> Tensor:
-    """Squared distance of the unit vectors, 2 (1 - cos), or that over D: [..., D], [..., D] -> [...].
-
-    A zero vector is at the distance 1 from every other and gets no gradient.
-    """
-    squares = (normalize(x) - normalize(y)).square()
-    return squares.sum(-1) if kind == "distance" else squares.mean(-1)
