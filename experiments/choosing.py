@@ -26,7 +26,7 @@ import opened
 from common import WORK, Results, arguments, finished, settings_of, shared
 from records import Rows
 
-from distilvec.choosing import choose
+from distilvec.choosing.choose import choose
 from distilvec.choosing.prediction import RUNS, kind_of, predict
 from distilvec.flow.demo import demo_teacher
 from distilvec.judging import CachedEncoder, judge, talas_tasks

@@ -249,7 +249,7 @@ def test_a_list_of_tasks_has_names_and_files_beside_it(tmp_path: Path, monkeypat
     (place / "tasks.yaml").write_text("[stsb, more.yaml, {name: own, kind: similarity, test: own.jsonl}]\n")
     monkeypatch.setenv("DISTILVEC_DATA", str(data))
     monkeypatch.setattr(
-        "distilvec.judging.loading.talas_spec",
+        "distilvec.judging.talas_sets.talas_spec",
         lambda name, folder: {"name": name, "kind": "similarity", "test": "stsb.test.jsonl"},
     )
     assert [task.name for task in read_tasks(place / "tasks.yaml")] == ["stsb", "more", "own"]

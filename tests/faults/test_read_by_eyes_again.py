@@ -23,7 +23,7 @@ from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.flow.bench import FACTORS
 from distilvec.flow.compare import compare
 from distilvec.flow.run import run, train
-from distilvec.flow.start import _with_dropout
+from distilvec.flow.start import with_dropout
 from distilvec.flow.variants import changed
 from distilvec.folders import claim
 from distilvec.judging import CachedEncoder, Outputs, RegressionTask, RetrievalTask, SimilarityTask, paired_bootstrap
@@ -571,7 +571,7 @@ def test_a_space_without_a_map_is_refused_before_teaching(
 
 
 def test_dropout_of_a_decoder_is_dropout(tiny_model_folders: dict[str, Path]) -> None:
-    student = _with_dropout(load_student(tiny_model_folders["qwen3"], device="cpu"), 0.5).train()
+    student = with_dropout(load_student(tiny_model_folders["qwen3"], device="cpu"), 0.5).train()
     features = student.preprocess(["a text of some words"])
     one, other = (student(dict(features))["sentence_embedding"] for _ in range(2))
     assert not torch.allclose(one, other)

@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from distilvec.errors import DistilvecError
-from distilvec.flow.start import _with_dropout
+from distilvec.flow.start import with_dropout
 from distilvec.methods.base import Term
 from distilvec.modules.expert_head import ExpertHead
 from distilvec.modules.molecule import normed
@@ -129,7 +129,7 @@ def test_dropout_by_a_function_is_chosen_too(tiny_bert: Path, tmp_path: Path) ->
         return float((first - second).abs().max())
 
     assert twice() > 0.01
-    _with_dropout(student, 0.0)
+    with_dropout(student, 0.0)
     assert twice() == 0.0
 
 

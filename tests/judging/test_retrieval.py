@@ -10,8 +10,7 @@ import pytest
 
 from distilvec.errors import DataError
 from distilvec.judging import RetrievalTask
-from distilvec.judging.retrieval import top_rows
-from distilvec.judging.tasks import unit
+from distilvec.judging.tasks import top_rows, unit
 
 from .embedders import noise, topic_texts, words
 

@@ -16,7 +16,7 @@ from distilvec.functional import info_nce
 from distilvec.methods.table import build_method
 from distilvec.students import StudentTap, load_student
 from distilvec.students.output import StudentOutput
-from distilvec.students.upcycle import upcycle
+from distilvec.students.upcycling import upcycle
 from distilvec.teachers import TeacherInfo
 from distilvec.training.caching import in_mini_batches
 from distilvec.training.step import Distiller, Extras

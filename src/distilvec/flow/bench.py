@@ -52,7 +52,7 @@ from distilvec.recipe import Recipe, given
 from distilvec.recipe.same_student import differences
 from distilvec.tasks.predictor import Predictor
 from distilvec.training.checkpoint import newest_checkpoint, other_code, read_state
-from distilvec.training.fit import companions_of
+from distilvec.training.checks import companions_of
 
 logger = logging.getLogger(__name__)
 FACTORS = (1 / 3, 1.0, 3.0)

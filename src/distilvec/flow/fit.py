@@ -17,18 +17,18 @@ from distilvec.evenly import sampled_rows
 from distilvec.flow.lessons import Lessons, held_out, sources
 from distilvec.flow.prepare import Prepared, fresh_method, fresh_task
 from distilvec.methods.base import Method
-from distilvec.modules.adapters import merge_adapters
-from distilvec.modules.lora import adapters
-from distilvec.modules.opening import locate_adapters
+from distilvec.modules.kernel_head import has_kernels
+from distilvec.modules.task_head import has_head
 from distilvec.recipe import Recipe, given
 from distilvec.store import SignalStore
-from distilvec.students import fold_head, load_student, router
+from distilvec.students import load_student
 from distilvec.students import ship as save
-from distilvec.tasks.answering import finished_student
 from distilvec.teachers.text import TextTeacher
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from distilvec.tasks.base import Task
 
 #: Texts that an expert head is folded on.
 FOLDING = 5000
@@ -64,27 +64,36 @@ def fit(prepared: Prepared, lessons: Lessons, *, resume: bool = False) -> Traine
         if isinstance(teacher, TextTeacher) and not section.live:
             teacher.rest()
     with adapted(recipe, student):
-        fitted = training.fit(
-            student,
-            method,
-            [each.info_on(corpus) for each in lessons.taught],
-            corpus,
-            sources(prepared, lessons, task),
-            needs=prepared.needs,
-            training=recipe.training,
-            optimizer=recipe.optimizer,
-            folder=prepared.output,
-            resume=resume,
-            cache=prepared.place,
-            evaluate=corpus.kind.metrics(recipe, held_out(corpus, lessons.first), task),
-            lookup=store_lookup([each.store for each in lessons.taught]),
-            task=task,
-            router_balance=prepared.section.router_balance,
-            remember=prepared.section.remember,
-            scores=lessons.scores,
-            code=prepared.code,
-        )
+        fitted = training.fit(student, method, _material(prepared, lessons, task), _settings(prepared), resume=resume)
     return Trained(student, fitted)
+
+
+def _material(prepared: Prepared, lessons: Lessons, task: Task | None) -> training.Material:
+    """What the student learns from."""
+    corpus = prepared.corpus
+    return training.Material(
+        corpus,
+        [each.info_on(corpus) for each in lessons.taught],
+        sources(prepared, lessons, task),
+        needs=prepared.needs,
+        task=task,
+        scores=lessons.scores,
+        lookup=store_lookup([each.store for each in lessons.taught]),
+        evaluate=corpus.kind.metrics(prepared.recipe, held_out(corpus, lessons.first), task),
+    )
+
+
+def _settings(prepared: Prepared) -> training.Settings:
+    """How the recipe wants it trained."""
+    return training.Settings(
+        prepared.recipe.training,
+        prepared.recipe.optimizer,
+        prepared.output,
+        cache=prepared.place,
+        router_balance=prepared.section.router_balance,
+        remember=prepared.section.remember,
+        code=prepared.code,
+    )
 
 
 def adapted(recipe: Recipe, student: SentenceTransformer) -> AbstractContextManager[None]:
@@ -92,6 +101,8 @@ def adapted(recipe: Recipe, student: SentenceTransformer) -> AbstractContextMana
     lora = given(recipe.student, "student").lora
     if lora is None:
         return nullcontext()
+    from distilvec.modules.lora import adapters
+
     return adapters(student, **lora.model_dump(), seed=recipe.training.seed)
 
 
@@ -119,6 +130,8 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
     kept = None
     if section.fold:
         student = copy.deepcopy(student)
+        from distilvec.students import fold_head
+
         kept = fold_head(student, prepared.corpus.texts(sampled_rows(prepared.corpus.train_rows, FOLDING)))
     head = None
     if section.space == "teacher":
@@ -138,13 +151,20 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
     if section.router:
         # On the CPU: a large teacher, in float32, is only put together and saved here.
         own = load_student(str(folder), trust_remote_code=section.trust_remote_code, device="cpu")
+        from distilvec.students import router
+
         save(router(own, _documents(prepared.recipe)), folder.parent / "router")
     return kept
 
 
 def open_shipped(recipe: Recipe, folder: Path) -> SentenceTransformer:
-    """Open a student as it was shipped, with its task head if it has one."""
-    return finished_student(folder, trust_remote_code=given(recipe.student, "student").trust_remote_code)
+    """Open a student as it was shipped, with its task head or kernels if it has any."""
+    trusted = given(recipe.student, "student").trust_remote_code
+    if not (has_head(folder) or has_kernels(folder)):
+        return load_student(folder, trust_remote_code=trusted)
+    from distilvec.tasks.answering import finished_student
+
+    return finished_student(folder, trust_remote_code=trusted)
 
 
 def _documents(recipe: Recipe) -> SentenceTransformer:
@@ -162,6 +182,9 @@ def _documents(recipe: Recipe) -> SentenceTransformer:
         device="cpu",
     )
     if section.adapters:
+        from distilvec.modules.adapters import merge_adapters
+        from distilvec.modules.opening import locate_adapters
+
         merge_adapters(model, [locate_adapters(each) for each in section.adapters])
     if section.prompt is not None and section.prompt != "query":
         put = model.prompts.get(section.prompt, section.prompt)

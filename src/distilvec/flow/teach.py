@@ -23,18 +23,16 @@ from distilvec.interruption import StopSignals
 from distilvec.progress import Ticker
 from distilvec.recipe import TeacherSection
 from distilvec.store import FillReport, SignalStore, fill
-from distilvec.store.axes import axes_of
 from distilvec.store.statistics import Statistics
 from distilvec.store.turns import alone
 from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
-from distilvec.teachers.answers import Answers
 from distilvec.teachers.base import SentenceTeacher
-from distilvec.teachers.service import ServiceTeacher
 from distilvec.teachers.signals import NOTHING, Wanted
 
 if TYPE_CHECKING:
     from distilvec.judging import CachedEncoder
     from distilvec.tasks.base import Task
+    from distilvec.teachers.service import ServiceTeacher
     from distilvec.training import SignalSource
 
 
@@ -90,6 +88,8 @@ class Taught:
         return self._info(self.store.statistics())
 
     def _info(self, statistics: Statistics) -> TeacherInfo:
+        from distilvec.store.axes import axes_of
+
         return replace(
             teacher_info(self.teacher, self.wanted.axes),
             mean=torch.from_numpy(np.asarray(statistics.mean)).float(),
@@ -220,8 +220,12 @@ def _filled(
     store: SignalStore, teacher: Teacher, texts: LazyTexts, keys: np.ndarray, wanted: Wanted, **options: Any
 ) -> FillReport:
     """Fill; what a paid service answers is kept beside the store until it is in there."""
-    if not isinstance(teacher, ServiceTeacher):
+    if teacher.card.kind != "service":
         return fill(store, teacher, texts, keys, wanted, **options)
+    from distilvec.teachers.answers import Answers
+    from distilvec.teachers.service import ServiceTeacher
+
+    assert isinstance(teacher, ServiceTeacher)
     with Answers(store.path / "answers", teacher.card.fingerprint, teacher.card.width) as answers:
         teacher.answers = answers
         try:

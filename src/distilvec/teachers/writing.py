@@ -82,7 +82,7 @@ class WritingTeacher(TextTeacher):
     @property
     def output_head(self) -> Tensor:
         """float32 [entries, H], the map from its last states to logits of the next token."""
-        return self.writer.head.weight.detach().float().cpu()
+        return self.writer.token_head.weight.detach().float().cpu()
 
     @property
     def final_norm(self) -> bool:  # type: ignore[override]
