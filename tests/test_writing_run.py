@@ -12,7 +12,7 @@ from tests.writing import built, items
 
 import distilvec
 from distilvec import folders
-from distilvec.choosing import choose
+from distilvec.choosing.choose import choose
 from distilvec.cli.disk import pieces
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.compare import compare

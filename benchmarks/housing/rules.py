@@ -23,7 +23,7 @@ OUTSIDE = {
     "judging/generation.py tasks/generation.py methods/*next_tokens.py",
     "mixtures": "mixtures/* */mixtures.py methods/*distillmoe.py methods/*experts.py modules/moe_*.py "
     "modules/expert_*.py modules/routing.py modules/aggregation.py */sphere.py functional/gating.py "
-    "students/*upcycle.py",
+    "students/upcycl*.py",
     "indexes": "indexes/* cli/index_commands.py",
     "web": "export/web/* export/browser.py export/library.py export/page.py",
     "Ray": "flow/ray/*",

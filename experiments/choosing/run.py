@@ -14,7 +14,7 @@ from experiments.harness import training as opened
 from experiments.harness.records import WORK, Results
 from experiments.harness.script import arguments, finished, settings_of, shared
 
-from distilvec.choosing import choose
+from distilvec.choosing.choose import choose
 from distilvec.flow.demo import demo_teacher
 from distilvec.judging import CachedEncoder, judge, talas_tasks
 from distilvec.recipe import Recipe

@@ -23,7 +23,7 @@ from distilvec.flow.finetune import finetune, finetune_scores
 from distilvec.flow.run import train
 from distilvec.judging import CachedEncoder, Judgement, JudgingTask, RetrievalTask, judge, load_task
 from distilvec.judging.bootstrap import paired_bootstrap
-from distilvec.judging.retrieval import top_rows
+from distilvec.judging.tasks import top_rows
 from distilvec.mining.outcome import Mined
 from distilvec.recipe import Recipe
 from distilvec.scorers.base import score_pairs

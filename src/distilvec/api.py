@@ -306,7 +306,7 @@ def choose(
     Raises:
         DistilvecError: see `distilvec.choosing.choose`.
     """
-    from distilvec.choosing import choose as start
+    from distilvec.choosing.choose import choose as start
 
     with kept_or_temporary(output) as place:
         recipe = recipe_of(teacher, None, corpus, method, place, judging={"tasks": list(tasks)})

@@ -13,7 +13,8 @@ import pytest
 from tests.jobs import Job
 
 import distilvec
-from distilvec.choosing import Choice, Measured, choose, predict, settle_student
+from distilvec.choosing import Choice, Measured, predict, settle_student
+from distilvec.choosing.choose import choose
 from distilvec.choosing.prediction import LONG, RUNS, Kind, KnownRun, Prediction, kind_of, residuals, shares, worst
 from distilvec.choosing.sample import sampled
 from distilvec.corpus import read_corpus

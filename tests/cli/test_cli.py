@@ -218,7 +218,7 @@ def test_a_full_disk_is_reported_at_every_write(
     place: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import distilvec.flow.run
-    from distilvec.students.fresh import fresh
+    from distilvec.students.fresh_models import fresh
 
     def starts(*_: Any, **__: Any) -> None:
         with full_beyond(10_000):  # the student lies in a temporary folder for a while

@@ -161,7 +161,7 @@ def test_hostile_values_in_lists(tmp_path: Path) -> None:
     ]
     corpus = read_corpus(source, tmp_path, holdout=0.0)
     assert corpus.texts() == ["fine"]
-    assert corpus.audit.rejected == {"not text": 8, "not UTF-8": 1}
+    assert corpus.audit.rejected == {"not text": 6, "missing text": 2, "not UTF-8": 1}
 
 
 def test_labels_domains_and_roles(tmp_path: Path) -> None:

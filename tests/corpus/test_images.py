@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 from tests.corpus.pictures import encoded, noise, png_header
 
-from distilvec.corpus import content_key, content_keys, images
+from distilvec.corpus import content_key, content_keys
 from distilvec.corpus.audit import Problem
 from distilvec.errors import DataError
+from distilvec.kinds.image import images
 from distilvec.kinds.image.images import data_uri, image_item, open_image
 
 

@@ -37,7 +37,7 @@ from distilvec.modules.guarded import no_questions, nothing_made_up, open_config
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import recipe_of
 from distilvec.students import load_student, shrink, static, upcycle
-from distilvec.students.fresh import fresh
+from distilvec.students.fresh_models import fresh
 from distilvec.tasks.predictor import Predictor
 from distilvec.teachers import load_teacher
 

@@ -18,7 +18,7 @@ from distilvec.errors import DataError
 from distilvec.judging import judge, load_task
 from distilvec.judging.encoder import CachedEncoder
 from distilvec.serving import application
-from distilvec.students.static import static
+from distilvec.students.static_tables import static
 
 #: Zero-width space and joiners, soft hyphen, selector of a form, Hangul's fillers, Braille's empty cell, a lone accent,
 #: the mark of a direction, an end of paragraph, a control character of Latin-1, a tag.

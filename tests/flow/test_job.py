@@ -17,7 +17,6 @@ from tests.jobs import Job, check_job, ship_student, train_student
 import distilvec
 from distilvec.choosing.choose import source_of
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.flow import prepare as parts
 from distilvec.flow import start
 from distilvec.flow.checks import _held_out_vectors
 from distilvec.flow.prepare import REQUIRED
@@ -403,7 +402,7 @@ def test_the_report_says_where_training_texts_were_not_looked_for(
     from mteb.mocks.mock_tasks import MockSTSTask
 
     task = MtebTask(MockSTSTask())
-    monkeypatch.setattr(parts, "load_tasks", lambda given: [task])
+    monkeypatch.setattr("distilvec.judging.loading.load_tasks", lambda given: [task])
     record = run(recipe(tmp_path, tiny_bert, sentences, judging={"speed": False})).record
     assert any(task.name in note and "MTEB" in note for note in record["notes"].lines)
 

@@ -18,7 +18,7 @@ from distilvec.flow.demo import demo_teacher
 from distilvec.judging.collapse import collapse
 from distilvec.judging.geometry import _measure, geometry
 from distilvec.report.geometry import geometry_markdown
-from distilvec.students.upcycle import upcycle
+from distilvec.students.upcycling import upcycle
 
 
 def test_two_experts_at_a_right_angle() -> None:

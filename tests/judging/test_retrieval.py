@@ -11,8 +11,7 @@ from tests.functions import lengths
 
 from distilvec.errors import DataError
 from distilvec.judging import CachedEncoder, RetrievalTask
-from distilvec.judging.retrieval import top_rows
-from distilvec.judging.tasks import unit
+from distilvec.judging.tasks import top_rows, unit
 
 from .embedders import noise, topic_texts, words
 

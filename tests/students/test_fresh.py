@@ -14,7 +14,7 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.errors import DistilvecError
 from distilvec.students import StudentTap, describe_student, fresh, load_student, ship
-from distilvec.students.fresh import averaged_embeddings, train_tokenizer
+from distilvec.students.fresh_models import averaged_embeddings, train_tokenizer
 from distilvec.teachers import load_teacher
 from distilvec.training.tokens import TokenizedCorpus
 

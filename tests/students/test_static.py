@@ -25,7 +25,7 @@ from distilvec.recipe import Recipe
 from distilvec.students import describe_student, load_student, ship, static
 from distilvec.students import pieces as piece_module
 from distilvec.students.pieces import piece_vectors, readable_pieces
-from distilvec.students.static import PRIOR, SIF, count_pieces, piece_weights, principal_axes
+from distilvec.students.static_tables import PRIOR, SIF, count_pieces, piece_weights, principal_axes
 from distilvec.training.tokens import TokenizedCorpus
 
 PIECES = 2500

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from distilvec.errors import DistilvecError
 from distilvec.modules.routing import hand_out_routing, mixtures, router_balance
 from distilvec.students import StudentTap, load_student, ship
-from distilvec.students.upcycle import upcycle
+from distilvec.students.upcycling import upcycle
 
 TEXTS = ["hello", "The train to Zürich leaves from platform 7 at 14:32.", "東京は今日も雨です。", ""]
 

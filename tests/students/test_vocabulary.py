@@ -19,8 +19,8 @@ from distilvec.corpus import join_pair, split_pair
 from distilvec.errors import DistilvecError
 from distilvec.students import load_student, reshaping, ship, shrink
 from distilvec.students.factorising import factorise
-from distilvec.students.fresh import train_tokenizer
-from distilvec.students.static import count_pieces
+from distilvec.students.fresh_models import train_tokenizer
+from distilvec.students.static_tables import count_pieces
 from distilvec.students.vocabulary import fast_tokenizer, prune_tokenizer
 
 KINDS = ["bert", "xlmr", "modernbert", "qwen3", "mistral"]

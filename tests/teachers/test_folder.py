@@ -17,7 +17,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, Pooling
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.students import load_student
-from distilvec.students.fresh import fresh
+from distilvec.students.fresh_models import fresh
 from distilvec.teachers import load_teacher
 from distilvec.teachers.cards import licence_of
 

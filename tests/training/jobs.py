@@ -34,7 +34,7 @@ def prepare(folder: Path, count: int = 80) -> Path:
     from distilvec.corpus import read_corpus
     from distilvec.modules.task_head import TaskHead
     from distilvec.store import SignalStore
-    from distilvec.students.upcycle import upcycle
+    from distilvec.students.upcycling import upcycle
 
     texts = list(dict.fromkeys(" ".join(text.split()[:10]) for text in sentences(200)))[:count]
     rows = [{"text": text, "topic": "abc"[number % 3]} for number, text in enumerate(texts)]

@@ -19,7 +19,7 @@ from distilvec.methods.table import build_method
 from distilvec.modules.cifar_resnet import CifarResNet, image_model
 from distilvec.students import StudentTap, load_student
 from distilvec.students.output import StudentOutput
-from distilvec.students.upcycle import upcycle
+from distilvec.students.upcycling import upcycle
 from distilvec.teachers import TeacherInfo
 from distilvec.training.caching import in_mini_batches
 from distilvec.training.step import Distiller, Extras

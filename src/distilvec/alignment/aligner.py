@@ -11,8 +11,6 @@ from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 
 from distilvec.alignment.distances import EditDistances
-from distilvec.alignment.reciprocal import reciprocal_pairs
-from distilvec.alignment.spans import span_pairs, trim_spans
 from distilvec.alignment.strings import alike, is_uncased, kind_of, plain
 from distilvec.alignment.warping import Paths, warp
 from distilvec.errors import DataError, DistilvecError, nearest
@@ -160,8 +158,12 @@ class Aligner:
         Args:
             text: with it, white space at the ends of a span does not count, see `trim_spans`.
         """
+        from distilvec.alignment.spans import span_pairs
+
         if text is None:
             return span_pairs(student_offsets, teacher_offsets)
+        from distilvec.alignment.spans import trim_spans
+
         return span_pairs(trim_spans(student_offsets, text), trim_spans(teacher_offsets, text))
 
     def _side(self, side: int, texts: list[ArrayLike]) -> tuple[Integers, Integers]:
@@ -230,6 +232,8 @@ class _Grid:
             else:
                 chosen = _cells(paths, paths.real)
             if mode == "reciprocal":
+                from distilvec.alignment.reciprocal import reciprocal_pairs
+
                 chosen = [reciprocal_pairs(self._distances(text), path) for text, path in enumerate(chosen)]
             yield mode, chosen
 

@@ -1,13 +1,18 @@
 """Choosing a student before any training: candidates, what they are worth for free, and what training will add."""
 
-from distilvec.choosing.budget import Budget
-from distilvec.choosing.candidates import Candidate, candidates
-from distilvec.choosing.choice import Choice
-from distilvec.choosing.choose import KEEP, SAMPLE, choose
-from distilvec.choosing.compiled import Compiled, compile_budget
-from distilvec.choosing.measuring import Measured
-from distilvec.choosing.prediction import Prediction, predict
+from typing import TYPE_CHECKING
+
 from distilvec.choosing.settle_student import settle_student, write_plan
+from distilvec.late import exports
+
+if TYPE_CHECKING:
+    from distilvec.choosing.budget import Budget
+    from distilvec.choosing.candidates import Candidate
+    from distilvec.choosing.choice import Choice
+    from distilvec.choosing.choose import KEEP, SAMPLE
+    from distilvec.choosing.compiled import Compiled, compile_budget
+    from distilvec.choosing.measuring import Measured
+    from distilvec.choosing.prediction import Prediction, predict
 
 __all__ = [
     "KEEP",
@@ -18,10 +23,10 @@ __all__ = [
     "Compiled",
     "Measured",
     "Prediction",
-    "candidates",
-    "choose",
     "compile_budget",
     "predict",
     "settle_student",
     "write_plan",
 ]
+
+__getattr__ = exports(__name__)

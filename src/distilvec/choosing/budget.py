@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distilvec.choosing.candidates import Candidate
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer
-from distilvec.students.electra import is_alike
+from distilvec.students.shape import is_alike
 from distilvec.students.sizes import FEWEST_PIECES, Sizes
 
 if TYPE_CHECKING:

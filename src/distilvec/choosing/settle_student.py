@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from distilvec.choosing.budget import Budget
-from distilvec.choosing.choice import Choice
-from distilvec.choosing.choose import KEEP, choose
-from distilvec.choosing.compiled import Compiled, compile_budget, write_figure
 from distilvec.errors import DistilvecError
 from distilvec.files import alone_in, read_object, write_text
 from distilvec.flow.judge import PLAN, chosen_section
 from distilvec.folders import claim
 from distilvec.recipe import AutoSection, Recipe
 from distilvec.training.distributed import launched
+
+if TYPE_CHECKING:
+    from distilvec.choosing.budget import Budget
+    from distilvec.choosing.choice import Choice
+    from distilvec.choosing.compiled import Compiled
+
 
 logger = logging.getLogger(__name__)
 #: What was measured within a budget.
@@ -57,6 +59,8 @@ def settle_student(recipe: Recipe, *, resume: bool = False) -> Recipe:
     row = choice.best
     logger.info("%s", choice.text())
     assert row.section is not None
+    from distilvec.choosing.compiled import Compiled
+
     enough = isinstance(choice, Compiled) or choice.chosen is not None
     logger.log(logging.INFO if enough else logging.WARNING, "student: auto has chosen %s", row.name)
     return _settled(recipe, row.section)
@@ -83,12 +87,18 @@ def _same_choice(out: Path, asked: dict[str, Any]) -> dict[str, Any]:
 
 def _chosen(recipe: Recipe, auto: AutoSection) -> Choice | Compiled:
     if budget := budget_of(auto):
+        from distilvec.choosing.compiled import compile_budget
+
         return compile_budget(recipe, budget, steps=auto.probe_steps)
+    from distilvec.choosing.choose import KEEP, choose
+
     return choose(recipe, keep=auto.keep or KEEP, probe_steps=auto.probe_steps)
 
 
 def budget_of(auto: AutoSection) -> Budget:
     """The limits that a section names; false where it names none."""
+    from distilvec.choosing.budget import Budget
+
     return Budget(None if auto.parameters is None else int(auto.parameters), auto.megabytes, auto.latency)
 
 
@@ -103,7 +113,11 @@ def write_plan(choice: Choice | Compiled, folder: Path, asked: dict[str, Any] | 
     """
     content = choice.to_dict() | ({} if asked is None else {"asked": asked})
     write_text(folder / PLAN, json.dumps(content, indent=1) + "\n")
+    from distilvec.choosing.compiled import Compiled
+
     if not isinstance(choice, Compiled):
         return folder / PLAN
+    from distilvec.choosing.compiled import write_figure
+
     write_figure(choice, folder / PICTURE)
     return folder / PICTURE

@@ -60,7 +60,8 @@ def plan(
                 raise DistilvecError(f"this is a number of texts, not {rows}", where="--rows")
             say(scale(loaded, int(rows), Devices.read(devices or "1"), price_per_hour).text())
             return
-        from distilvec.choosing import KEEP, SAMPLE, choose, compile_budget, write_plan
+        from distilvec.choosing import KEEP, SAMPLE, compile_budget, write_plan
+        from distilvec.choosing.choose import choose
         from distilvec.choosing.compiled import SAMPLE as FOR_BUDGET
         from distilvec.folders import claim
 

@@ -12,9 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from distilvec.corpus.forms import ONE_A_LINE, check_form, check_not_a_table, looks_like, remedy_of
-from distilvec.corpus.jsonlist import json_list
 from distilvec.corpus.opening import COMPRESSED, Line, lines, opened
-from distilvec.corpus.parquet import parquet_rows, parquet_size
 from distilvec.corpus.rows import Row, excerpt
 from distilvec.errors import DataError, DistilvecError
 
@@ -80,6 +78,8 @@ def read_file(path: Path, columns: Sequence[str] | None, max_characters: int, im
     }
     kind = file_kind(path)
     if kind == ".parquet":
+        from distilvec.corpus.parquet import parquet_rows
+
         return parquet_rows(path, columns, images)
     # A character has at most 4 bytes, 12 when JSON escapes it.
     return readers[kind](path, max(_LONGEST_LINE, 12 * max_characters))
@@ -92,7 +92,12 @@ def about_rows(paths: Sequence[Path]) -> int | None:
         if path.suffix.lower() in COMPRESSED or path.suffix.lower() not in SUFFIXES:
             return None
         try:
-            total += parquet_size(path) if path.suffix.lower() == ".parquet" else _lines_in(path)
+            if path.suffix.lower() == ".parquet":
+                from distilvec.corpus.parquet import parquet_size
+
+                total += parquet_size(path)
+            else:
+                total += _lines_in(path)
         except (OSError, DataError):  # reading it says what is wrong
             return None
     return total
@@ -178,6 +183,8 @@ def _json(path: Path, longest: int) -> Iterator[Row]:
         yield from chain(first, rows)
         return
     with opened(path) as source:
+        from distilvec.corpus.jsonlist import json_list
+
         for number, value in enumerate(json_list(source, str(path), longest), start=1):
             yield Row(str(path), number, value)
 

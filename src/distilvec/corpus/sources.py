@@ -11,7 +11,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from distilvec.corpus import hub
 from distilvec.corpus.readers import SUFFIXES, about_rows, file_kind, read_file
 from distilvec.corpus.rows import Row, require_columns, shown, unchanged
 from distilvec.corpus.tables import check_iterable, chosen_split, is_dataset, is_table, no_files, table_rows
@@ -64,8 +63,8 @@ def find_source(
     """
     asked = None if modality is None else find_kind(modality)
     kind = asked or find_kind("text")
-    if isinstance(source, str) and source.startswith(hub.HUB):
-        return _hub(hub.Address.read(source, revision), kind, folder)
+    if isinstance(source, str) and source.startswith("hub:"):
+        return _hub(source, revision, kind, folder)
     if revision is not None:
         raise DistilvecError(
             "only a data set of the hub (hub:NAME) has revisions", where="corpus.revision", remedy="Leave it out."
@@ -293,7 +292,10 @@ def _dataset_rows(dataset: Any, name: str, at_once: int) -> Iterator[Row]:
             yield Row(name, number, dict(zip(names, values, strict=True)))
 
 
-def _hub(address: hub.Address, kind: Kind, folder: Path | None) -> Source:
+def _hub(named: str, revision: str | None, kind: Kind, folder: Path | None) -> Source:
+    from distilvec.corpus import hub
+
+    address = hub.Address.read(named, revision)
     identity = hub.fingerprint(address)
     read = 0
 

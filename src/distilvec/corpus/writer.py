@@ -15,7 +15,6 @@ from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, ColumnNames, Item, Rej
 from distilvec.corpus.columns import ITEMS, LabelColumn, NamedColumn, NumberColumn
 from distilvec.corpus.key_set import SeenKeys
 from distilvec.corpus.keys import KEY_BYTES, PAIR, canonical_keys
-from distilvec.corpus.made import made_texts
 from distilvec.corpus.split import held_out, leaking
 
 BATCH_ITEMS = 8192
@@ -116,6 +115,8 @@ class CorpusWriter:
         """Write what is made of texts that are trained on, and is not there already."""
         domains = np.array([each.item.domain or "" for each in texts])
         count = round(self.wanted.made * len(texts))
+        from distilvec.corpus.made import made_texts
+
         drawn = made_texts([each.text for each in texts], domains, count, seed=self.kept) if texts else []
         made = [texts[place]._replace(text=text, identity=text) for place, text in drawn]
         if not made:

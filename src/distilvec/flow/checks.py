@@ -13,15 +13,13 @@ from distilvec.corpus.groups import rows_with_companions
 from distilvec.corpus.key_set import distinct_rows
 from distilvec.errors import DistilvecError, nearest
 from distilvec.flow.judge import FEWEST_HELD_OUT, task_examples
-from distilvec.flow.score import STORAGE, QueryDocuments, open_scorer, without_scores
-from distilvec.judging import NeighbourTask, agreement
+from distilvec.judging import agreement
 from distilvec.judging.verdict import too_few
 from distilvec.modules.invariance import warn_of_batches
 from distilvec.modules.pipeline import default_prompt, side_prompt
 from distilvec.modules.promised_tokens import ENDS_BARE, ends_bare
 from distilvec.recipe import Recipe, TeacherSection
 from distilvec.store import SignalStore
-from distilvec.tasks.table import build_task
 from distilvec.training.checks import check_training, companions_of
 
 if TYPE_CHECKING:
@@ -87,7 +85,7 @@ def _warn(student: SentenceTransformer, corpus: Corpus) -> None:
 
 def _check_truth(recipe: Recipe, tasks: Sequence[JudgingTask]) -> None:
     """Check that there is a teacher to say what is right in tasks whose truth is a teacher's own search."""
-    asked = [task.name for task in tasks if isinstance(task, NeighbourTask) and task.teacher is None]
+    asked = [task.name for task in tasks if task.kind == "neighbours" and getattr(task, "teacher", None) is None]
     if not asked or (recipe.teachers and all(each.vectors is None for each in _judge_of(recipe))):
         return
     what = "the teacher is a file of vectors" if recipe.teachers else "there is no teacher"
@@ -117,14 +115,22 @@ def check_scorers(recipe: Recipe, corpus: Corpus) -> None:
     """
     if not recipe.scorers:
         return
+    from distilvec.flow.score import QueryDocuments
+
     pairs, stores = QueryDocuments.of(corpus), recipe.place / "stores"
     models = any(section.model is not None for section in recipe.scorers)
     for section in recipe.scorers:
         # One after the other, off the teacher's device.
+        from distilvec.flow.score import open_scorer
+
         scorer = open_scorer(section.model_copy(update={"device": "cpu"}) if models else section)
         if len(pairs) and not scorer.knows(pairs.keys).any():
+            from distilvec.flow.score import without_scores
+
             raise without_scores(section, len(pairs))
         if (stores / section.name / "store.json").exists():
+            from distilvec.flow.score import STORAGE
+
             SignalStore.create(stores / section.name, scorer.card, 1, STORAGE)
         del scorer
         if models:
@@ -133,6 +139,8 @@ def check_scorers(recipe: Recipe, corpus: Corpus) -> None:
 
 def _check_negatives(recipe: Recipe, corpus: Corpus) -> None:
     """Check that some query has two documents: of one alone there is no margin and no order to learn."""
+    from distilvec.flow.score import QueryDocuments
+
     queries = QueryDocuments.of(corpus).queries
     named = [entry.name for entry in recipe.method.root if entry.name in ORDERS]
     if not named or len(np.unique(queries)) < len(queries):
@@ -151,6 +159,8 @@ def _judge_of(recipe: Recipe) -> list[TeacherSection]:
 
 def check_task_files(recipe: Recipe, corpus: Corpus) -> None:
     assert recipe.task is not None
+    from distilvec.tasks.table import build_task
+
     head = build_task(recipe.task, 1, corpus.labels, corpus.label_names).head
     assert head is not None
     if recipe.task.validation and recipe.training.evaluate_every is None:

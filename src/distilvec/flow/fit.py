@@ -17,18 +17,18 @@ from distilvec.evenly import sampled_rows
 from distilvec.flow.lessons import Lessons, held_out, sources
 from distilvec.flow.prepare import Prepared, fresh_method, fresh_task
 from distilvec.methods.base import Method
-from distilvec.modules.adapters import merge_adapters
-from distilvec.modules.lora import adapters
-from distilvec.modules.opening import locate_adapters
+from distilvec.modules.kernel_head import has_kernels
+from distilvec.modules.task_head import has_head
 from distilvec.recipe import Recipe, given
 from distilvec.store import SignalStore
-from distilvec.students import fold_head, load_student, router
+from distilvec.students import load_student
 from distilvec.students import ship as save
-from distilvec.tasks.answering import finished_student
 from distilvec.tasks.base import Task
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from distilvec.tasks.base import Task
 
 #: Texts that an expert head is folded on.
 FOLDING = 5000
@@ -101,6 +101,8 @@ def adapted(recipe: Recipe, student: SentenceTransformer) -> AbstractContextMana
     lora = given(recipe.student, "student").lora
     if lora is None:
         return nullcontext()
+    from distilvec.modules.lora import adapters
+
     return adapters(student, **lora.model_dump(), seed=recipe.training.seed)
 
 
@@ -128,6 +130,8 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
     kept = None
     if section.fold:
         student = copy.deepcopy(student)
+        from distilvec.students import fold_head
+
         kept = fold_head(student, prepared.corpus.texts(sampled_rows(prepared.corpus.train_rows, FOLDING)))
     head = None
     if section.space == "teacher":
@@ -147,13 +151,20 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
     if section.router:
         # On the CPU: a large teacher, in float32, is only put together and saved here.
         own = load_student(str(folder), trust_remote_code=section.trust_remote_code, device="cpu")
+        from distilvec.students import router
+
         save(router(own, _documents(prepared.recipe)), folder.parent / "router")
     return kept
 
 
 def open_shipped(recipe: Recipe, folder: Path) -> SentenceTransformer:
-    """Open a student as it was shipped, with its task head if it has one."""
-    return finished_student(folder, trust_remote_code=given(recipe.student, "student").trust_remote_code)
+    """Open a student as it was shipped, with its task head or kernels if it has any."""
+    trusted = given(recipe.student, "student").trust_remote_code
+    if not (has_head(folder) or has_kernels(folder)):
+        return load_student(folder, trust_remote_code=trusted)
+    from distilvec.tasks.answering import finished_student
+
+    return finished_student(folder, trust_remote_code=trusted)
 
 
 def _documents(recipe: Recipe) -> SentenceTransformer:
@@ -171,6 +182,9 @@ def _documents(recipe: Recipe) -> SentenceTransformer:
         device="cpu",
     )
     if section.adapters:
+        from distilvec.modules.adapters import merge_adapters
+        from distilvec.modules.opening import locate_adapters
+
         merge_adapters(model, [locate_adapters(each) for each in section.adapters])
     if section.prompt is not None and section.prompt != "query":
         put = model.prompts.get(section.prompt, section.prompt)

@@ -11,7 +11,6 @@ import numpy as np
 from pydantic import ValidationError
 
 from distilvec.corpus import Corpus
-from distilvec.corpus.keys import join_pair
 from distilvec.errors import DataError
 from distilvec.files import read_object
 from distilvec.flow.teach import Taught
@@ -20,23 +19,17 @@ from distilvec.judging import (
     TRAINED,
     UNTRAINED,
     CachedEncoder,
-    MtebTask,
     Outputs,
-    RidgeMapped,
     Score,
     Verdict,
     agreement,
     judge_run,
     linear_map,
 )
-from distilvec.judging.bootstrap import make_score
 from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.base import Method
-from distilvec.modules.task_head import TaskHead
 from distilvec.recipe import Recipe, StudentSection, given
 from distilvec.tasks.base import Task
-from distilvec.tasks.examples import Examples, read_examples
-from distilvec.tasks.predictor import Predictor
 from distilvec.teachers import Teacher
 from distilvec.training import Fitted
 
@@ -49,6 +42,10 @@ PLAN = "plan.json"
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from distilvec.modules.task_head import TaskHead
+    from distilvec.tasks.examples import Examples
+    from distilvec.tasks.predictor import Predictor
 
 #: Held-out texts, and the first teacher's vectors of them; None without a teacher.
 HeldOut = tuple[Sequence[str], np.ndarray | None]
@@ -73,6 +70,8 @@ def held_out_metrics(recipe: Recipe, held_out: HeldOut, task: Task | None) -> Me
             found = agreement(vectors, CachedEncoder(student)(texts), None if head is None else linear_map(head))
             metrics = {f"agreement_{name}": value for name, value in found.items() if isinstance(value, float)}
         if task is not None and task.head is not None and examples is not None:
+            from distilvec.tasks.predictor import Predictor
+
             scores = Predictor(student, task.head).evaluate(examples)
             metrics |= {f"task_{name}": value for name, value in scores.items()}
         return metrics
@@ -83,6 +82,8 @@ def held_out_metrics(recipe: Recipe, held_out: HeldOut, task: Task | None) -> Me
 def task_examples(recipe: Recipe, file: str) -> Examples:
     """A labelled file of the recipe's task, with the corpus' column names."""
     task, corpus = given(recipe.task, "task"), given(recipe.corpus, "corpus")
+    from distilvec.tasks.examples import read_examples
+
     return read_examples(file, corpus.text, task.label or corpus.label or "label")
 
 
@@ -103,6 +104,8 @@ def task_score(recipe: Recipe, predictor: Predictor) -> dict[str, Score]:
         ranks = np.argsort(np.argsort(predictor.head.labels)).astype(np.int32)
         outputs = Outputs("accuracy", ranks[np.asarray(truth)], ranks[logits.argmax(-1)])
     details = predictor.evaluate(examples)
+    from distilvec.judging.bootstrap import make_score
+
     return {TASK: make_score(task=TASK, kind="supervised", domain=None, outputs=outputs, details=details)}
 
 
@@ -126,6 +129,8 @@ def judge_task(recipe: Recipe, taught: Sequence[Taught], folder: Path) -> tuple[
         return {}, []
     examples = task_examples(recipe, given(given(recipe.task, "task").test, "task.test"))
     trusted = given(recipe.student, "student").trust_remote_code
+    from distilvec.tasks.predictor import Predictor
+
     student = Predictor.load(folder, trust_remote_code=trusted)
     scores = {TRAINED: student.evaluate(examples)}
     for each in taught:
@@ -139,6 +144,8 @@ def judge_task(recipe: Recipe, taught: Sequence[Taught], folder: Path) -> tuple[
 def predictor_of(teacher: Teacher) -> Predictor:
     """A fine-tuned teacher that reads as it taught."""
     teacher.wake()
+    from distilvec.tasks.predictor import Predictor
+
     assert teacher.model is not None and teacher.head is not None
     return Predictor(teacher.model, teacher.head, prompt=teacher.prompt)
 
@@ -164,6 +171,8 @@ def judge_all(
     models: dict[str, Any] = {encoder.name: encoder for each, encoder in encoders if knows_tasks(each, encoder, tasks)}
     models[UNTRAINED] = start
     if fitted.free_map:
+        from distilvec.judging import RidgeMapped
+
         models[FREE] = RidgeMapped(start, fitted.free_map[0])
     models[TRAINED] = shipped
     shared = given(recipe.student, "student").space == "teacher"
@@ -193,6 +202,8 @@ def knows_tasks(taught: Taught, encoder: CachedEncoder, tasks: Sequence[Any]) ->
     lacks = bool(taught.filled.absent) and not can.gaps
     if can.gaps:
         try:
+            from distilvec.judging import MtebTask
+
             encoder([text for task in tasks if not isinstance(task, MtebTask) for text in task.texts()])
         except DataError as problem:
             logger.debug("%s", problem)
@@ -241,6 +252,8 @@ def _labelled_texts(recipe: Recipe) -> dict[str, list[str]]:
         if file:
             inputs = task_examples(recipe, file).inputs
             if task.joint:  # the whole pair: two pairs may share a text
+                from distilvec.corpus.keys import join_pair
+
                 inputs = [each if isinstance(each, str) else join_pair(*each) for each in inputs]
             found[f"task.{key}"] = [text for each in inputs for text in ((each,) if isinstance(each, str) else each)]
     return found

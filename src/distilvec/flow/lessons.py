@@ -12,20 +12,17 @@ import numpy as np
 from distilvec.corpus import Corpus
 from distilvec.corpus.key_set import distinct_rows
 from distilvec.evenly import sampled_rows
-from distilvec.flow.combine import combine
-from distilvec.flow.score import QueryDocuments, ScoredCorpus, open_scorer, score_one, scores_of
 from distilvec.flow.teach import Taught, teach_one
-from distilvec.judging import settle_tasks
 from distilvec.judging.tasks import JudgingTask
 from distilvec.progress import Ticker
 from distilvec.recipe import Recipe, ScorerSection, TeacherSection
 from distilvec.store import SignalStore
-from distilvec.store.remote import mirrored
 from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.training import SignalSource
 
 if TYPE_CHECKING:
     from distilvec.flow.prepare import Prepared, Teachers
+    from distilvec.flow.score import QueryDocuments, ScoredCorpus
 
 #: How a store keeps vectors, from coarse to exact.
 _FINER = ("int8", "float16", "float32")
@@ -64,8 +61,12 @@ def teach(prepared: Prepared) -> Lessons:
     taught = fill_stores(recipe, corpus, prepared.teachers, prepared.wanted)
     if not prepared.needs.scores:
         return Lessons(tuple(taught))
+    from distilvec.flow.score import QueryDocuments
+
     pairs = QueryDocuments.of(corpus)
     scored = fill_scores(recipe, pairs)
+    from distilvec.flow.score import scores_of
+
     return Lessons(tuple(taught), tuple(scored), scores_of(scored, pairs))
 
 
@@ -98,6 +99,8 @@ def fill_stores(
         return taught
     storage = combined_storage(recipe)
     ticker = Ticker("combining the teachers", corpus.kind.noun)
+    from distilvec.flow.combine import combine
+
     teacher, store, filled, seen = combine(taught, how, corpus, stores, storage, ticker)
     return [Taught(teacher, seen, store, filled)]
 
@@ -112,6 +115,8 @@ def fill_scores(recipe: Recipe, pairs: QueryDocuments, shard: tuple[int, int] | 
     scored = []
     for section in recipe.scorers:
         with copied(recipe, section):
+            from distilvec.flow.score import open_scorer, score_one
+
             scored.append(score_one(section, open_scorer(section), pairs, recipe.place / "stores", shard))
     return scored
 
@@ -120,6 +125,8 @@ def copied(recipe: Recipe, section: TeacherSection | ScorerSection) -> AbstractC
     """While the block fills the store of a teacher or scorer, its copy on `remote`, if there is one, grows too."""
     if recipe.remote is None:
         return nullcontext()
+    from distilvec.store.remote import mirrored
+
     return mirrored(recipe.place / "stores" / section.name, f"{recipe.remote.rstrip('/')}/{section.name}")
 
 
@@ -135,6 +142,8 @@ def ask_teacher(tasks: Sequence[JudgingTask], lessons: Lessons, corpus: Corpus) 
     if lessons.first is None:
         return
     if not lessons.first.teacher.can.made:
+        from distilvec.judging import settle_tasks
+
         settle_tasks(tasks, lessons.first.encoder(corpus.modality))
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 from distilvec import plain_yaml
-from distilvec.corpus import hub
 from distilvec.errors import DistilvecError
 from distilvec.modules.opening import commit_of
 from distilvec.recipe import CorpusSection, Recipe
@@ -58,7 +57,9 @@ def pin(recipe: Recipe, saved: Path | None = None, *, mining: bool = False) -> R
 
 def _pin_data(data: CorpusSection | None, known: CorpusSection | None) -> None:
     """Set a section's revision, where its data are the hub's."""
-    if data is None or not isinstance(data.path, str) or not data.path.startswith(hub.HUB):
+    from distilvec.corpus import hub
+
+    if data is None or not isinstance(data.path, str) or not data.path.startswith("hub:"):
         return
     if data.revision is None and known is not None and known.path == data.path and known.revision:
         data.revision = known.revision

@@ -17,23 +17,21 @@ import torch
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DistilvecError
 from distilvec.files import locked
-from distilvec.flow.combine import CombinedTeacher
 from distilvec.flow.start import Start
 from distilvec.flow.teach import open_teacher, teacher_info
 from distilvec.folders import claim
-from distilvec.judging import load_tasks
 from distilvec.judging.tasks import JudgingTask
 from distilvec.kinds.base import find_kind
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.contract import check_needs
 from distilvec.recipe import Recipe, StudentSection, given
 from distilvec.students.output import StudentInfo
-from distilvec.tasks.base import Task
-from distilvec.tasks.table import build_task
 from distilvec.teachers import Teacher, TeacherInfo
 from distilvec.teachers.signals import Wanted
 
 if TYPE_CHECKING:
+    from distilvec.tasks.base import Task
+
     pass
 
 logger = logging.getLogger(__name__)
@@ -94,6 +92,8 @@ def separator_of(recipe: Recipe) -> str | None:
 
 def named_tasks(recipe: Recipe) -> list[JudgingTask]:
     """Load what the recipe names to judge students by."""
+    from distilvec.judging import load_tasks
+
     return load_tasks(recipe.judging.tasks)
 
 
@@ -155,6 +155,8 @@ def teachers_of(recipe: Recipe, opened: Sequence[Teacher]) -> Teachers:
     combined = None
     if combines(recipe):
         weights = [section.weight for section in recipe.teachers]
+        from distilvec.flow.combine import CombinedTeacher
+
         combined = teacher_info(CombinedTeacher(opened, weights, recipe.combine))  # type: ignore[arg-type]
     return Teachers(tuple(opened), tuple(infos), combined)
 
@@ -256,4 +258,6 @@ def fresh_task(recipe: Recipe, corpus: Corpus, info: StudentInfo) -> Task | None
     if recipe.task is None:
         return None
     torch.manual_seed(recipe.training.seed)
+    from distilvec.tasks.table import build_task
+
     return build_task(recipe.task, info.width, corpus.labels, corpus.label_names)

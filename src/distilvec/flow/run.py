@@ -12,7 +12,6 @@ from distilvec import folders
 from distilvec.errors import DistilvecError
 from distilvec.files import alone_in
 from distilvec.flow.checks import warn_of_few
-from distilvec.flow.compress import compress_run
 from distilvec.flow.defaults import log_chosen, with_defaults
 from distilvec.flow.fit import Trained, fit
 from distilvec.flow.judge import choice_notes, judge_task, overlap_of
@@ -20,7 +19,6 @@ from distilvec.flow.lessons import Lessons, held_out, held_out_rows, teach
 from distilvec.flow.output import begin, look_at_output
 from distilvec.flow.pin import pin
 from distilvec.flow.prepare import Prepared, make_start, named_tasks, open_corpus, open_teachers, require
-from distilvec.flow.ray.ranks import share_of_rank
 from distilvec.flow.settle import settle
 from distilvec.judging import Verdict
 from distilvec.judging.tasks import JudgingTask
@@ -98,6 +96,8 @@ def run(recipe: Recipe, *, resume: bool = False) -> Run:
 
 def train(recipe: Recipe, *, resume: bool = False) -> Path:
     """Teach what is missing, train, save the student; no judging. Returns the student's folder."""
+    from distilvec.flow.ray.ranks import share_of_rank
+
     share_of_rank()  # and its GPU, before any model is opened
     require(recipe, "train")
     recipe, tasks = pin(recipe), named_tasks(recipe)
@@ -168,6 +168,8 @@ def report(prepared: Prepared, lessons: Lessons, trained: Trained, shipped: Ship
             f"was not fitted to: {shipped.kept:.4f}."
         )
     supervised, left_out = judge_task(recipe, lessons.taught, shipped.folder)
+    from distilvec.flow.compress import compress_run
+
     outcome = replace(
         _outcome(prepared, lessons, trained, shipped, tasks),
         verdict=verdict,

@@ -27,10 +27,7 @@ from distilvec.flow.start import Start
 from distilvec.flow.teach import class_order
 from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.base import Method, Needs
-from distilvec.methods.code import code_of
 from distilvec.methods.contract import check_needs, check_pieces
-from distilvec.modules.lora import check_lora
-from distilvec.modules.routing import hand_out_routing
 from distilvec.recipe import Recipe, StudentSection, given
 from distilvec.students import StudentTap
 from distilvec.students.output import StudentInfo
@@ -73,6 +70,8 @@ def settle(recipe: Recipe, corpus: Corpus, teachers: Teachers, start: Start, nam
     method, task = fresh_method(recipe), fresh_task(recipe, corpus, info)
     needs = _needs(recipe, method, describe(info, task), teachers.met)
     _check_student(recipe, method, needs, student, teachers)
+    from distilvec.methods.code import code_of
+
     prepared = Prepared(
         recipe=recipe,
         corpus=corpus,
@@ -174,7 +173,11 @@ def _look_at(student: SentenceTransformer, section: StudentSection, corpus: Corp
     if corpus.kind.embeds:
         refuse_foreign(student)
     if section.lora is not None:
+        from distilvec.modules.lora import check_lora
+
         check_lora(student)
     if section.router_balance:
+        from distilvec.modules.routing import hand_out_routing
+
         hand_out_routing(student).remove()
     return StudentTap(student).info

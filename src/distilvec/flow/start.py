@@ -19,13 +19,12 @@ from distilvec.corpus import Corpus
 from distilvec.corpus.lazy import LazyTexts
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.files import temporary, writing
-from distilvec.modules.aggregation import set_aggregation
+from distilvec.kinds.base import NETWORKS
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import PoolingChoice, limit_length
 from distilvec.recipe import Recipe, StudentSection, TeacherSection, given
 from distilvec.recipe.places import at_revision, or_a_teacher
-from distilvec.students import Seen, fresh, load_student, shrink, static, upcycle
-from distilvec.students.fresh import FRESH_LENGTH
+from distilvec.students import Seen, load_student
 from distilvec.students.ship import say_without_pooler
 from distilvec.teachers.cards import fingerprint, hash_files
 
@@ -191,12 +190,16 @@ def make_student(
             trust_remote_code=section.trust_remote_code,
         )
     elif section.shrink is not None:
+        from distilvec.students import shrink
+
         cut, of = section.shrink, given(section.shrink.of, "student.shrink.of")
         sizes = cut.model_dump(exclude={"of", "parameters"})
         fitted = any(sizes[name] for name in ("vocabulary", "embedding", "inner", "heads", "width"))
         model = seen.get(("model", of, section.pooling, section.revision), lambda: source(of))
         student, _ = shrink(model, **sizes, texts=texts if fitted else None, seen=seen)
     elif section.fresh is not None:
+        from distilvec.students.fresh_models import FRESH_LENGTH, fresh
+
         size = section.fresh
         student = fresh(
             layers=size.layers,
@@ -209,6 +212,8 @@ def make_student(
             max_length=section.max_length or FRESH_LENGTH,
         )
     elif section.static is not None:
+        from distilvec.students import static
+
         table = section.static
         student = static(
             source(table.of),
@@ -217,14 +222,8 @@ def make_student(
             texts=texts,
             cache=corpus.folder.parent / "pieces",
         )
-    elif section.resnet is not None:
-        from distilvec.kinds.image.students import fresh_resnet
-
-        student = fresh_resnet(**section.resnet.model_dump())
-    elif section.molecule is not None:
-        from distilvec.kinds.molecule.students import fresh_molecule
-
-        student = fresh_molecule(**section.molecule.model_dump())
+    elif (network := next((name for name in NETWORKS if getattr(section, name) is not None), None)) is not None:
+        student = NETWORKS[network](**getattr(section, network).model_dump())
     else:
         raise DistilvecError(
             "it has not been chosen yet",
@@ -232,8 +231,12 @@ def make_student(
             remedy="`distilvec plan RECIPE` names a student; `run` and `train` choose it themselves.",
         )
     if section.upcycle is not None:
+        from distilvec.students import upcycle
+
         student = upcycle(student, **section.upcycle.model_dump(), seed=seed)
     if section.aggregation is not None:
+        from distilvec.modules.aggregation import set_aggregation
+
         set_aggregation(student, section.aggregation, section.normalize_weights)
     if section.max_length:
         limit_length(student, section.max_length)

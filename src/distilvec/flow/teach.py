@@ -23,7 +23,6 @@ from distilvec.interruption import StopSignals
 from distilvec.progress import Ticker
 from distilvec.recipe import TeacherSection
 from distilvec.store import FillReport, SignalStore, fill
-from distilvec.store.axes import axes_of
 from distilvec.store.statistics import Statistics
 from distilvec.store.turns import alone
 from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
@@ -87,6 +86,8 @@ class Taught:
         return self._info(self.store.statistics())
 
     def _info(self, statistics: Statistics) -> TeacherInfo:
+        from distilvec.store.axes import axes_of
+
         return replace(
             teacher_info(self.teacher, self.wanted.axes),
             mean=torch.from_numpy(np.asarray(statistics.mean)).float(),

@@ -4,21 +4,26 @@ Every function takes float32, bfloat16 or float64, computes in at least float32 
 returns that type. Masks are boolean, True = real; what is masked has exactly no effect on value and gradient.
 """
 
-from distilvec.functional.cka import centred_gram, cka_distance, cka_distance_to_gram, linear_cka
-from distilvec.functional.contrastive import info_nce
-from distilvec.functional.gating import expert_similarity, gate_floor_penalty, load_balance, optimal_gate
-from distilvec.functional.gaussian import gaussian_nll, triangular_gaussian_nll
-from distilvec.functional.logits import soft_cross_entropy
-from distilvec.functional.selection import smallest_mass_set, top_tokens
-from distilvec.functional.similarity import (
-    cosine_distance,
-    margin_gap,
-    normalize,
-    relation_gap,
-    relation_matrix,
-)
-from distilvec.functional.sphere import spherical_aggregate
-from distilvec.functional.transport import sinkhorn, sorted_wasserstein, transport_cost
+from typing import TYPE_CHECKING
+
+from distilvec.late import exports
+
+if TYPE_CHECKING:
+    from distilvec.functional.cka import centred_gram, cka_distance, cka_distance_to_gram, linear_cka
+    from distilvec.functional.contrastive import info_nce
+    from distilvec.functional.gating import expert_similarity, gate_floor_penalty, load_balance, optimal_gate
+    from distilvec.functional.gaussian import gaussian_nll, triangular_gaussian_nll
+    from distilvec.functional.logits import soft_cross_entropy
+    from distilvec.functional.selection import smallest_mass_set, top_tokens
+    from distilvec.functional.similarity import (
+        cosine_distance,
+        margin_gap,
+        normalize,
+        relation_gap,
+        relation_matrix,
+    )
+    from distilvec.functional.sphere import spherical_aggregate
+    from distilvec.functional.transport import sinkhorn, sorted_wasserstein, transport_cost
 
 __all__ = [
     "centred_gram",
@@ -45,3 +50,5 @@ __all__ = [
     "transport_cost",
     "triangular_gaussian_nll",
 ]
+
+__getattr__ = exports(__name__)

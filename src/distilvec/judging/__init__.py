@@ -1,30 +1,35 @@
 """Scores of any embedding model: tasks, agreement with a teacher, collapse, speed, and honest intervals."""
 
+from typing import TYPE_CHECKING
+
 from distilvec.judging.agreement import agreement, free_map, linear_map
-from distilvec.judging.automatic import automatic_tasks
-from distilvec.judging.benchmarks import MtebTask
-from distilvec.judging.bootstrap import Difference, make_score, paired_bootstrap
-from distilvec.judging.clustering import ClusteringTask
 from distilvec.judging.collapse import collapse
-from distilvec.judging.drift import Drift, drift
-from distilvec.judging.encoder import CachedEncoder, Encode, RidgeMapped, apply_map
-from distilvec.judging.generation import GenerationTask
 from distilvec.judging.hardest import HardItem, hardest
-from distilvec.judging.loading import expand, load_task, load_tasks
-from distilvec.judging.neighbours import NeighbourTask
-from distilvec.judging.perceptron import PerceptronTask, disagreement
-from distilvec.judging.perceptron_parts import PerceptronSettings
-from distilvec.judging.probes import ClassificationTask, RegressionTask
-from distilvec.judging.retrieval import RetrievalTask
-from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.similarity import PairTask, SimilarityTask
 from distilvec.judging.slices import Slice, item_masks, slices
-from distilvec.judging.spec import TaskSpec
 from distilvec.judging.speed import speed
-from distilvec.judging.suite import Judgement, judge
-from distilvec.judging.talas import talas_tasks
-from distilvec.judging.tasks import JudgingTask, settle_tasks
-from distilvec.judging.verdict import FREE, TRAINED, UNTRAINED, Verdict, judge_run
+from distilvec.late import exports
+
+if TYPE_CHECKING:
+    from distilvec.judging.automatic import automatic_tasks
+    from distilvec.judging.benchmarks import MtebTask
+    from distilvec.judging.bootstrap import Difference, make_score, paired_bootstrap
+    from distilvec.judging.clustering import ClusteringTask
+    from distilvec.judging.drifting import Drift, drift
+    from distilvec.judging.encoder import CachedEncoder, Encode, RidgeMapped, apply_map
+    from distilvec.judging.generation import GenerationTask
+    from distilvec.judging.loading import expand, load_task, load_tasks
+    from distilvec.judging.neighbours import NeighbourTask
+    from distilvec.judging.perceptron import PerceptronTask, disagreement
+    from distilvec.judging.perceptron_parts import PerceptronSettings
+    from distilvec.judging.probes import ClassificationTask, RegressionTask
+    from distilvec.judging.retrieval import RetrievalTask
+    from distilvec.judging.scores import Outputs, Score
+    from distilvec.judging.similarity import PairTask, SimilarityTask
+    from distilvec.judging.spec import TaskSpec
+    from distilvec.judging.suite import Judgement, judge
+    from distilvec.judging.talas import talas_tasks
+    from distilvec.judging.tasks import JudgingTask, settle_tasks
+    from distilvec.judging.verdict import FREE, TRAINED, UNTRAINED, Verdict, judge_run
 
 __all__ = [
     "FREE",
@@ -76,3 +81,5 @@ __all__ = [
     "speed",
     "talas_tasks",
 ]
+
+__getattr__ = exports(__name__)

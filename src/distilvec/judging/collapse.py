@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DataError
-from distilvec.judging.retrieval import top_rows
-from distilvec.judging.tasks import unit
+from distilvec.judging.tasks import top_rows, unit
 
 MEAN_COSINE_ALARM = 0.9
 RANK_SHARE_ALARM = 0.05

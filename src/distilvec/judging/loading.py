@@ -14,10 +14,6 @@ from pydantic import ValidationError
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.files import home, read_small
-from distilvec.judging.benchmarks import benchmark_tasks, is_benchmark, mteb_task
-from distilvec.judging.building import build_judging_task
-from distilvec.judging.spec import TaskSpec
-from distilvec.judging.talas_sets import TALAS_SETS, talas_spec
 from distilvec.judging.tasks import JudgingTask
 from distilvec.validation import refusal
 
@@ -98,9 +94,13 @@ def _listed(spec: Any, beside: Path) -> list[Any]:
 
 def expand(spec: Any, folder: str | Path | None = None) -> list[JudgingTask]:
     """The tasks of a benchmark that MTEB registers, by its name or the object itself; of anything else, `load_task`."""
+    from distilvec.judging.benchmarks import benchmark_tasks, is_benchmark
+
     if is_benchmark(spec):
         return list(benchmark_tasks(spec) or ())
     name = home(spec) if isinstance(spec, str) else None
+    from distilvec.judging.talas_sets import TALAS_SETS
+
     if name is None or name in TALAS_SETS or Path(name).suffix in (".yaml", ".yml", ".json") or Path(name).exists():
         return [load_task(spec, folder)]
     registered = benchmark_tasks(name)
@@ -128,6 +128,8 @@ def data_folder() -> Path | None:
 
 
 def _registered(name: str, folder: Path | None) -> JudgingTask:
+    from distilvec.judging.talas_sets import TALAS_SETS
+
     if name in TALAS_SETS:
         place = folder or data_folder()
         if place is None:
@@ -135,6 +137,8 @@ def _registered(name: str, folder: Path | None) -> JudgingTask:
                 f'the files of "{name}" are needed',
                 remedy="Set DISTILVEC_DATA to the folder of evaluation sets.",
             )
+        from distilvec.judging.talas_sets import talas_spec
+
         return load_task(talas_spec(name, place), place)
     if Path(name).exists():
         raise DistilvecError(
@@ -143,6 +147,8 @@ def _registered(name: str, folder: Path | None) -> JudgingTask:
             remedy=f"Describe it, for example {{name: topics, kind: classification, train: train.jsonl, test: {name}, "
             "text: text, label: label}.",
         )
+    from distilvec.judging.benchmarks import mteb_task
+
     return mteb_task(name)
 
 
@@ -167,8 +173,12 @@ def _content(file: Path) -> Any:
 
 def _build(data: Mapping[str, Any], folder: Path) -> JudgingTask:
     place = f"task {data.get('name', '?')}"
+    from distilvec.judging.spec import TaskSpec
+
     try:
         spec = TaskSpec.model_validate(dict(data))
     except ValidationError as error:
         raise refusal(error, TaskSpec, place) from error
+    from distilvec.judging.building import build_judging_task
+
     return build_judging_task(spec, folder)

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging.encoder import CachedEncoder, Encode
-from distilvec.judging.retrieval import DEPTH, RetrievalTask, top_rows
+from distilvec.judging.retrieval import DEPTH, RetrievalTask
 from distilvec.judging.scores import Score
-from distilvec.judging.tasks import distinct, sampled, side, unit
+from distilvec.judging.tasks import distinct, sampled, side, top_rows, unit
 
 
 class NeighbourTask(RetrievalTask):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from distilvec.corpus.column_names import ColumnNames
 from distilvec.corpus.keys import folded
 from distilvec.corpus.problem import Problem
 from distilvec.corpus.sources import find_source
@@ -16,9 +17,7 @@ from distilvec.errors import DataError, EnvironmentProblem
 from distilvec.judging.probes import Columns
 from distilvec.judging.tables import Table
 from distilvec.judging.tasks import folded_parts
-from distilvec.kinds.base import BY_SUFFIX
-from distilvec.kinds.image.images import image_item
-from distilvec.kinds.molecule.smiles import molecule_item
+from distilvec.kinds.base import find_kind
 
 logger = logging.getLogger(__name__)
 _LOOKED_AT = 200
@@ -31,7 +30,7 @@ def image_table(path: Path, text: str, answer: str) -> Table | None:
     Raises:
         DataError: there are none, or no such column.
     """
-    if not path.is_dir() and BY_SUFFIX.get(path.suffix) != "image":
+    if not path.is_dir() and path.suffix not in find_kind("image").suffixes:
         return None
     rows = [row for row in find_source(path, "image").rows([text, answer], 0) if row.fault is None]
     return Table(str(path), [row.value for row in rows], [row.line for row in rows], "image")
@@ -106,7 +105,7 @@ class ProbeItems:
         good = 0
         for value in values[:_LOOKED_AT]:
             try:
-                molecule_item(value, "keep")
+                _read(value, Path(), False)
                 good += 1
             except EnvironmentProblem:
                 return False
@@ -135,10 +134,9 @@ def identity(item: str, folder: Path, *, images: bool) -> str:
 
 def _read(value: Any, folder: Path, images: bool) -> tuple[str, str]:
     """An image and its digest, or a molecule and its canonical SMILES."""
-    if images:
-        image = image_item(value, folder)
-        return image.item, image.digest
-    return value, molecule_item(value, "keep").smiles
+    wanted = ColumnNames(("item",), modality="image" if images else "molecule", components="keep")
+    found = wanted.kind.read(value, wanted, str(folder / "row"))
+    return (found.item if images else value), found.identity
 
 
 def _blank(value: Any) -> bool:

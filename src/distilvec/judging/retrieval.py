@@ -14,7 +14,7 @@ from distilvec.corpus.keys import canonical
 from distilvec.errors import DataError
 from distilvec.judging.encoder import Encode
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import JudgingTask, distinct, side, unit
+from distilvec.judging.tasks import JudgingTask, distinct, side, top_rows, unit
 
 DEPTH = 100
 Relevance = Mapping[int, Mapping[int, float]]
@@ -208,20 +208,3 @@ def _bm25s() -> Any:
         del sys.modules["jax"]
         if started is not None:
             sys.modules["jax"] = started
-
-
-def top_rows(queries: npt.NDArray[Any], documents: npt.NDArray[Any], depth: int) -> npt.NDArray[np.int64]:
-    """Rows of the `depth` documents with the highest dot product, best first, [queries, min(depth,
-    documents)].
-
-    Equal products are ordered by row, so that the result does not depend on the machine's sorting.
-    """
-    depth = min(depth, len(documents))
-    chunk = max(1, 20_000_000 // len(documents))
-    best = np.empty((len(queries), depth), dtype=np.int64)
-    for start in range(0, len(queries), chunk):
-        products = queries[start : start + chunk] @ documents.T
-        rows = np.sort(np.argpartition(-products, depth - 1, axis=1)[:, :depth], axis=1)
-        order = np.argsort(-np.take_along_axis(products, rows, axis=1), axis=1, kind="stable")
-        best[start : start + chunk] = np.take_along_axis(rows, order, axis=1)
-    return best

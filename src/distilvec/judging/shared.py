@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from distilvec.errors import DataError
 from distilvec.judging.bootstrap import Difference
-from distilvec.judging.retrieval import top_rows
-from distilvec.judging.tasks import unit
+from distilvec.judging.tasks import top_rows, unit
 
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]

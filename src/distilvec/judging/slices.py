@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.alignment.loading import unlimited
 from distilvec.corpus import Corpus
 from distilvec.evenly import sampled_rows
 from distilvec.judging.shared import shared_neighbours
@@ -160,4 +159,6 @@ def _cut(backend: Any, texts: Sequence[str]) -> list[Any]:
 def _backend(tokenizer: Any) -> Any:
     """A plain copy of the `tokenizers.Tokenizer` behind a tokenizer; None where there is none."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    from distilvec.alignment.loading import unlimited
+
     return unlimited(backend) if hasattr(backend, "encode_batch") else None

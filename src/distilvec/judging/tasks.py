@@ -187,3 +187,20 @@ def side(encode: Encode, name: str) -> Callable[[Sequence[str]], npt.NDArray[Any
     """The encoder's query or document side where it has one, else the encoder itself."""
     encoder: Callable[[Sequence[str]], npt.NDArray[Any]] = getattr(encode, name, encode)
     return encoder
+
+
+def top_rows(queries: npt.NDArray[Any], documents: npt.NDArray[Any], depth: int) -> npt.NDArray[np.int64]:
+    """Rows of the `depth` documents with the highest dot product, best first, [queries, min(depth,
+    documents)].
+
+    Equal products are ordered by row, so that the result does not depend on the machine's sorting.
+    """
+    depth = min(depth, len(documents))
+    chunk = max(1, 20_000_000 // len(documents))
+    best = np.empty((len(queries), depth), dtype=np.int64)
+    for start in range(0, len(queries), chunk):
+        products = queries[start : start + chunk] @ documents.T
+        rows = np.sort(np.argpartition(-products, depth - 1, axis=1)[:, :depth], axis=1)
+        order = np.argsort(-np.take_along_axis(products, rows, axis=1), axis=1, kind="stable")
+        best[start : start + chunk] = np.take_along_axis(rows, order, axis=1)
+    return best

@@ -1,6 +1,6 @@
 """What a kind of item is, and the table of kinds. The spine asks a kind, and never tests which one it has.
 
-This file lies at the bottom and imports nothing but errors; the packages beside it lie above the flow. What they and
+This file lies at the bottom and imports only leaves; the packages beside it lie above the flow. What they and
 the flow do for a kind is named here, as module:function, and imported when it is called.
 """
 
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from distilvec.errors import DistilvecError, nearest
+from distilvec.late import Late
 
 GROUP = "distilvec.kinds"
 #: Name -> module:class.
@@ -23,24 +23,13 @@ TABLE = {
     "molecule": "distilvec.kinds.molecule:Molecule",
     "writing": "distilvec.kinds.writing:Writing",
 }
+#: Section of the student -> what makes a network with random weights of it.
+NETWORKS = {
+    "resnet": Late("distilvec.kinds.image.students:fresh_resnet"),
+    "molecule": Late("distilvec.kinds.molecule.students:fresh_molecule"),
+}
 #: The kind of a file's items by its suffix, where the recipe does not say; all others hold texts.
 BY_SUFFIX = {".npz": "image", ".smi": "molecule"}
-
-
-class Late:
-    """A function that is imported when it is first called, given as module:function. In a class it takes no `self`."""
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-
-    def __call__(self, *given: Any, **options: Any) -> Any:
-        return self.found(*given, **options)
-
-    @property
-    def found(self) -> Any:
-        """The function itself."""
-        module, _, name = self._place.partition(":")
-        return getattr(import_module(module), name)
 
 
 class ReadItem(NamedTuple):
@@ -59,6 +48,7 @@ class Kind:
         column: where the items are if the recipe names no column; `columns` are other names for it.
         article: stands before the name in messages.
         example: code of the model card that encodes two items.
+        probe: an item that a teacher is asked for to learn the width of its vectors.
         task: what hubs call an embedder of these items; None if they have no word for it.
 
         suffixes: of files that only this kind can read, with `rows`.
@@ -88,6 +78,7 @@ class Kind:
     columns: ClassVar[tuple[str, ...]] = ()
     article: ClassVar[str] = "a"
     example: ClassVar[str] = 'vectors = model.encode(["a text", "another one"])'
+    probe: ClassVar[str] = "A probe."
     task: ClassVar[str | None] = None
 
     suffixes: ClassVar[tuple[str, ...]] = ()

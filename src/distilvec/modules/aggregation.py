@@ -9,7 +9,6 @@ from torch import nn
 from distilvec.errors import DistilvecError, nearest
 from distilvec.modules.blocks import class_names
 from distilvec.modules.expert_head import ExpertHead
-from distilvec.modules.moe_encoder import MoeEncoderConfig
 from distilvec.modules.sphere import AGGREGATIONS
 
 __all__ = ["set_aggregation"]
@@ -49,4 +48,6 @@ def set_aggregation(model: nn.Module, mode: str, normalize_weights: bool | None 
 def _config(module: nn.Module) -> Any:
     """Of a mixture-of-experts encoder, also one whose class came with its folder."""
     config = getattr(module, "config", None)
+    from distilvec.modules.moe_encoder import MoeEncoderConfig
+
     return config if getattr(config, "model_type", None) == MoeEncoderConfig.model_type else None

@@ -26,9 +26,10 @@ def find_writer(model: Any) -> Writer | None:
     return first if getattr(first, "writes", False) else None
 
 
-def token_head(model: SentenceTransformer) -> nn.Linear | None:
+def token_head(model: nn.Module) -> nn.Linear | None:
     """The map from last states to logits of the next token; None of a model that has none."""
-    head: nn.Linear | None = getattr(model[0], "head", None)
+    first = next(iter(model.children()), None)
+    head: nn.Linear | None = getattr(first, "token_head", None)
     return head
 
 

@@ -75,7 +75,7 @@ class Writer(InputModule):
         return AnswerSpeller(self.tokenizer, self.max_seq_length, self.separator, self.name)
 
     @property
-    def head(self) -> nn.Linear:
+    def token_head(self) -> nn.Linear:
         """The map from its last states to logits of the next token."""
         return self.model.get_output_embeddings()
 
@@ -102,7 +102,7 @@ class Writer(InputModule):
         kinds, ids = features["answer_mask"], features["input_ids"]
         places, real = answer_places(kinds)
         index = places.unsqueeze(-1).expand(-1, -1, states.shape[-1])
-        logits = self.head(states.gather(1, index))  # [N, A, C]
+        logits = self.token_head(states.gather(1, index))  # [N, A, C]
         targets = ids.gather(1, (places + 1).clamp_max(ids.shape[1] - 1)).masked_fill(~real, -100)
         if self.next_logits:
             features["next_logits"], features["next_ids"] = logits, targets
@@ -173,7 +173,7 @@ def check_predictions(writer: Writer, name: str) -> None:
     writer.model.eval()
     try:
         own = writer.model(input_ids=ids, attention_mask=mask, **positions).logits
-        ours = writer.head(writer.states(ids, mask))
+        ours = writer.token_head(writer.states(ids, mask))
         same = ours.shape == own.shape and torch.allclose(own, ours, rtol=1e-2, atol=1e-2)
     except Exception as problem:  # whatever libraries raise over configurations that contradict the weights
         first = next(iter(str(problem).strip().splitlines()), type(problem).__name__)

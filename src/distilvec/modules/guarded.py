@@ -47,7 +47,7 @@ def open_modules(source: str, **arguments: Any) -> SentenceTransformer:
     """
     from sentence_transformers import SentenceTransformer
 
-    import_module("distilvec.modules.moe_encoder")  # registers its type with transformers
+    _register(Path(source))
     # The method is private, and the only way to name classes; both ends of the supported range have it.
     arguments.setdefault("trust_remote_code", False)
     with nothing_made_up(source):
@@ -222,12 +222,17 @@ def nothing_made_up(folder: str | Path) -> Iterator[None]:
         )
 
 
+def _register(folder: Path) -> None:
+    """Make the type of our mixtures of experts known to transformers, if a model of that type is in the folder."""
+    if any(b"distilvec_moe" in file.read_bytes() for file in folder.rglob("config.json")):
+        import_module("distilvec.modules.moe_encoder")
+
+
 def lacks_pooler(folder: str | Path) -> bool:
     """Whether a saved model could have a pooler and its weights hold none: building one would make it up."""
     from transformers import MODEL_MAPPING
 
-    from distilvec.modules import moe_encoder  # noqa: F401  it registers its type
-
+    _register(Path(folder))
     if not (Path(folder) / "config.json").is_file():
         return False
     try:

@@ -21,12 +21,11 @@ from distilvec.modules.guarded import (
     open_modules,
     open_writing,
 )
-from distilvec.modules.model2vec import is_model2vec, open_model2vec
 from distilvec.modules.moe_folder import is_nomic_moe, open_moe
 from distilvec.modules.pipeline import reads_texts, text_routes
 from distilvec.modules.promised_tokens import put_into, put_promised
 from distilvec.modules.text_ids import check_unknown, id_count
-from distilvec.modules.vision import is_vision, open_vision
+from distilvec.modules.vision import is_vision
 from distilvec.system_errors import system_problem
 
 if TYPE_CHECKING:
@@ -142,8 +141,14 @@ def open_model(
     folder, name = locate(model, trust_remote_code), name or str(model)
     _refuse_other_kinds(folder, name)
     if is_vision(folder):
+        from distilvec.modules.vision import open_vision
+
         return open_vision(folder, device=device, model_kwargs={"dtype": dtype})
+    from distilvec.modules.model2vec import is_model2vec
+
     if is_model2vec(folder):
+        from distilvec.modules.model2vec import open_model2vec
+
         return open_model2vec(folder, name=name, device=device)
     arguments: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
     if not trust_remote_code and lacks_pooler(folder):

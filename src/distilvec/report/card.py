@@ -16,7 +16,6 @@ from distilvec.report.sections.corpus import CorpusFacts
 from distilvec.report.sections.lineage import Lineage, forbids_commercial_use, title
 from distilvec.report.sections.rerun import Rerun
 from distilvec.report.sections.scores import Scores
-from distilvec.report.sections.writing import Writing
 from distilvec.report.summary import summary
 from distilvec.system_errors import system_problem
 
@@ -45,6 +44,8 @@ def model_card(record: Record) -> str:
 def _numbers(record: Record, lineage: Lineage) -> list[Block]:
     """Scores, models, training data and versions."""
     blocks: list[Block] = []
+    from distilvec.report.sections.writing import Writing
+
     scores, writing, corpus = record.find(Scores), record.find(Writing), record.find(CorpusFacts)
     if scores is not None and scores.models:
         note = Text("Scores are times 100, with 95 % intervals over the test items.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from torch import nn
 
 from distilvec.judging import Verdict
 
@@ -83,6 +84,13 @@ class Outcome:
     def items(self) -> str:
         """The report's word for what the corpus holds."""
         return self.corpus.kind.noun
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether method, student or a teacher has experts that can be looked at."""
+        models = [self.fitted.method, self.trained, *(getattr(each.teacher, "model", None) for each in self.taught)]
+        names = (name for model in models if isinstance(model, nn.Module) for name, _ in model.named_modules())
+        return any("expert" in name for name in names)
 
     @property
     def first(self) -> Taught | None:

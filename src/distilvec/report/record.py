@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from distilvec.files import home
 from distilvec.report.blocks import Chapter
 from distilvec.report.data import Part
 from distilvec.report.outcome import Outcome
-from distilvec.report.sections import CHAPTERS, SECTIONS, section
+from distilvec.report.sections import CHAPTERS, SECTIONS, applies, section
 from distilvec.report.sections.base import Data
 
 SCHEMA_VERSION = 2
@@ -23,9 +24,9 @@ D = TypeVar("D", bound=Data)
 
 
 @cache
-def _by_name() -> type[Part]:
-    """A model with an optional field for each section, to read a record with."""
-    fields: dict[str, Any] = {name: (section(name) | None, None) for name in SECTIONS}
+def _of(names: tuple[str, ...]) -> type[Part]:
+    """A model with an optional field for each of these sections, to read a record with."""
+    fields: dict[str, Any] = {name: (section(name) | None, None) for name in SECTIONS if name in names}
     return create_model("Sections", __base__=Part, **fields)
 
 
@@ -46,7 +47,11 @@ class Record(Part):
     @field_validator("sections", mode="before")
     @classmethod
     def _by_name(cls, given: Any) -> Any:
-        return {name: data for name, data in _by_name().model_validate(given) if data is not None}
+        return {
+            name: data
+            for name, data in _of(tuple(given) if isinstance(given, Mapping) else ()).model_validate(given)
+            if data is not None
+        }
 
     def __getitem__(self, name: str) -> Any:
         """The data of a section; None if the run has none."""
@@ -117,6 +122,8 @@ def make_record(outcome: Outcome) -> Record:
     """Measure every section of a finished run."""
     sections: dict[str, Data] = {}
     for name in SECTIONS:
+        if not applies(name, outcome):
+            continue
         data = section(name).measure(outcome)
         if data is not None:
             sections[name] = data.model_copy(update={"items": outcome.items})

@@ -1,12 +1,17 @@
 """What teachers said, kept on disk: a folder of Arrow files that is written once and read by views."""
 
+from typing import TYPE_CHECKING
+
+from distilvec.late import exports
 from distilvec.store.fill import FillReport, fill
-from distilvec.store.ragged import RaggedSignal
-from distilvec.store.reader import SignalStore
-from distilvec.store.remote import pull, push
-from distilvec.store.signals import read_vocabulary
-from distilvec.store.statistics import Statistics
-from distilvec.store.writer import StoreWriter
+
+if TYPE_CHECKING:
+    from distilvec.store.ragged import RaggedSignal
+    from distilvec.store.reader import SignalStore
+    from distilvec.store.remote import pull, push
+    from distilvec.store.signals import read_vocabulary
+    from distilvec.store.statistics import Statistics
+    from distilvec.store.writer import StoreWriter
 
 __all__ = [
     "FillReport",
@@ -19,3 +24,5 @@ __all__ = [
     "push",
     "read_vocabulary",
 ]
+
+__getattr__ = exports(__name__)

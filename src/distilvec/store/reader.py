@@ -9,7 +9,6 @@ import numpy as np
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import home
-from distilvec.store.attach import attach_rows
 from distilvec.store.codec import unpack
 from distilvec.store.files import disk_problems
 from distilvec.store.keyed import KeyedParts
@@ -22,9 +21,9 @@ from distilvec.store.layout import (
     read_signals,
     write_format,
 )
-from distilvec.store.part import PART_BYTES, BadPart, StorePart, open_part, verify_part
+from distilvec.store.part import PART_BYTES, BadPart, StorePart, open_part
 from distilvec.store.ragged import RaggedSignal
-from distilvec.store.scan import part_names, set_aside
+from distilvec.store.scan import part_names
 from distilvec.store.statistics import Moments, Statistics
 from distilvec.store.writer import StoreWriter
 
@@ -214,12 +213,16 @@ class SignalStore(KeyedParts[StorePart]):
         ]
         for name in [part.name for part in self._parts] + others:
             try:
+                from distilvec.store.part import verify_part
+
                 verify_part(self.path, name, changed=changed)
             except FileNotFoundError:
                 bad[name] = "its record is missing"
             except BadPart as problem:
                 bad[name] = str(problem)
         for name, reason in bad.items():
+            from distilvec.store.scan import set_aside
+
             set_aside(self.path, name, reason)
         self.bad |= bad
         if bad:
@@ -236,4 +239,6 @@ class SignalStore(KeyedParts[StorePart]):
             DistilvecError: where the column is missing or "label" exists.
             DataError: naming the first text that the store has nothing for.
         """
+        from distilvec.store.attach import attach_rows
+
         return attach_rows(self.rows, dataset, text)

@@ -17,7 +17,6 @@ import numpy as np
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import locked
 from distilvec.store.codec import pack, unpack
-from distilvec.store.index import build_index
 from distilvec.store.layout import (
     DTYPES,
     KEY_BYTES,
@@ -194,6 +193,8 @@ class StoreWriter:
             self._usable = False
             if self._index:
                 opened = functools.partial(open_part, self._folder, store=self._store)
+                from distilvec.store.index import build_index
+
                 build_index(self._folder, SIGNAL, lambda: scan_parts(self._folder, SIGNAL, opened)[0])
 
     def __enter__(self) -> StoreWriter:

@@ -1,15 +1,20 @@
 """Where a student comes from, how it is watched while it learns, and how it ships."""
 
-from distilvec.students.fit_texts import Seen
-from distilvec.students.fold import fold_head
-from distilvec.students.fresh import fresh
-from distilvec.students.load import describe_student, load_student
-from distilvec.students.output import StudentInfo, StudentOutput
+from typing import TYPE_CHECKING
+
+from distilvec.late import exports
 from distilvec.students.ship import in_teacher_space, router, ship
 from distilvec.students.shrink import ShrinkReport, shrink
-from distilvec.students.static import static
-from distilvec.students.tap import StudentTap
-from distilvec.students.upcycle import upcycle
+
+if TYPE_CHECKING:
+    from distilvec.students.fit_texts import Seen
+    from distilvec.students.fold import fold_head
+    from distilvec.students.fresh_models import fresh
+    from distilvec.students.load import describe_student, load_student
+    from distilvec.students.output import StudentInfo, StudentOutput
+    from distilvec.students.static_tables import static
+    from distilvec.students.tap import StudentTap
+    from distilvec.students.upcycling import upcycle
 
 __all__ = [
     "Seen",
@@ -28,3 +33,5 @@ __all__ = [
     "static",
     "upcycle",
 ]
+
+__getattr__ = exports(__name__)

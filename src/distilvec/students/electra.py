@@ -13,8 +13,6 @@ from torch import Tensor
 
 from distilvec.modules.pipeline import usable_positions
 
-#: Classes with BERT's arithmetic: learned absolute positions, norms behind attention and feed-forward network.
-ALIKE = ("BertModel", "RobertaModel", "XLMRobertaModel", "CamembertModel", "DistilBertModel", "ElectraModel")
 _DISTILBERT = {
     "transformer.layer.": "encoder.layer.",
     "attention.q_lin.": "attention.self.query.",
@@ -26,16 +24,6 @@ _DISTILBERT = {
     "ffn.lin2.": "output.dense.",
     "output_layer_norm.": "output.LayerNorm.",
 }
-
-
-def is_alike(model: Any) -> bool:
-    """Whether a transformers model can be written as an `ElectraModel` with the same outputs."""
-    config = model.config
-    return (
-        type(model).__name__ in ALIKE
-        and not getattr(config, "is_decoder", False)
-        and getattr(config, "position_embedding_type", None) in (None, "absolute")
-    )
 
 
 def as_electra(model: Any) -> Any:

@@ -14,7 +14,6 @@ from distilvec.modules.blocks import find_blocks, find_transformer, parameters
 from distilvec.modules.opening import locate, open_model
 from distilvec.modules.pipeline import PoolingChoice, read_plainly, reads_texts, set_length, set_pooling, token_limit
 from distilvec.modules.vision import is_vision
-from distilvec.students.weights import SUFFIX, open_weights
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -48,9 +47,9 @@ def load_student(
             `max_length` is more than its positions allow, or `pooling` is another than its own.
         DataError: the weights file is damaged.
     """
-    of_items = Path(str(model)).suffix == SUFFIX
+    of_items = Path(str(model)).suffix == ".safetensors"
     folder = Path(model).expanduser() if of_items else locate(model, trust_remote_code)
-    vision = not of_items and is_vision(folder)
+    vision = not of_items and not (folder / "modules.json").is_file() and is_vision(folder)
     if (vision or of_items) and (pooling is not None or max_length is not None):
         raise DistilvecError(
             f"pooling and max_length are for text models, and this one reads {'images' if vision else 'none'}",
@@ -58,6 +57,8 @@ def load_student(
             remedy="Leave them out.",
         )
     if of_items:
+        from distilvec.students.weights import open_weights
+
         return open_weights(folder, device)
     student = open_model(
         folder, name=str(model), device=device, dtype=torch.float32, trust_remote_code=trust_remote_code

@@ -9,7 +9,19 @@ from torch import nn
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks
-from distilvec.students.electra import as_electra, is_alike
+
+#: Classes with BERT's arithmetic: learned absolute positions, norms behind attention and feed-forward network.
+ALIKE = ("BertModel", "RobertaModel", "XLMRobertaModel", "CamembertModel", "DistilBertModel", "ElectraModel")
+
+
+def is_alike(model: Any) -> bool:
+    """Whether a transformers model can be written as an `ElectraModel` with the same outputs."""
+    config = model.config
+    return (
+        type(model).__name__ in ALIKE
+        and not getattr(config, "is_decoder", False)
+        and getattr(config, "position_embedding_type", None) in (None, "absolute")
+    )
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,8 @@ def reshapable(model: Any, shape: Shape) -> Any:
     Raises:
         DistilvecError: the model has no such part, or it cannot be as small as that.
     """
+    from distilvec.students.electra import as_electra
+
     model = as_electra(model) if is_alike(model) else model
     found = find_blocks(model)
     assert found is not None

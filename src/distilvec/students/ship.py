@@ -20,7 +20,6 @@ from distilvec.folders import aside_name, check_model, seal, strangers
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
 from distilvec.modules.pipeline import free_name, side_prompt
-from distilvec.modules.projection import is_identity
 from distilvec.students.load import drop_pooler
 
 if TYPE_CHECKING:
@@ -133,6 +132,8 @@ def in_teacher_space(
             f"the teacher's map takes vectors of width {teacher_map.in_features}, the student gives {width}"
         )
     bias = teacher_map.bias
+    from distilvec.modules.projection import is_identity
+
     if not is_identity(teacher_map):
         modules[free_name(modules, "teacher_map")] = Dense(
             in_features=teacher_map.in_features,

@@ -17,14 +17,14 @@ from distilvec.modules.pipeline import limit_length
 from distilvec.progress import at_work
 from distilvec.students.fit_texts import Seen
 from distilvec.students.load import can_omit_pooler, drop_pooler, load_student
-from distilvec.students.narrowing import narrow
-from distilvec.students.reshaping import Reshaping
 from distilvec.students.shape import Kept, Shape, reshapable
-from distilvec.students.vocabulary import PrunedVocabulary, plain_tokenizer, prune_tokenizer
 from distilvec.words import millions
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from distilvec.students.reshaping import Reshaping
+    from distilvec.students.vocabulary import PrunedVocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -149,10 +149,16 @@ def shrink(
     sample = _texts(texts, vocabulary, shape)
     pruned: PrunedVocabulary | None = None
     if vocabulary is not None:
+        from distilvec.students.vocabulary import prune_tokenizer
+
         ids = _config_ids(cut.config)
         pruned = prune_tokenizer(transformer.tokenizer, sample, vocabulary, keep_ids=ids, rows=rows)
     tokenizer = transformer.tokenizer if pruned is None else pruned.tokenizer
-    reshaping = None if shape.whole else Reshaping(source, cut, kept, shape, sample, tokenizer, seen)
+    reshaping: Reshaping | None = None
+    if not shape.whole:
+        from distilvec.students.reshaping import Reshaping
+
+        reshaping = Reshaping(source, cut, kept, shape, sample, tokenizer, seen)
     smaller = _rebuild(transformer, cut, path, kept, pruned, reshaping)
     # Everything of the model but the transformer is copied; the transformer is replaced on the way.
     result: SentenceTransformer = copy.deepcopy(source, {id(transformer.model): smaller})
@@ -160,6 +166,8 @@ def shrink(
     if pruned is not None:
         changed.processor = pruned.tokenizer
     elif type(smaller) is not type(transformer.model):
+        from distilvec.students.vocabulary import plain_tokenizer
+
         # A tokenizer is opened by the model's kind where its own class is not named.
         changed.processor = plain_tokenizer(transformer.tokenizer)
     drop_pooler(changed)
@@ -167,6 +175,8 @@ def shrink(
         limit_length(result, positions)
     worth = Kept() if reshaping is None else reshaping.report
     if width is not None:
+        from distilvec.students.narrowing import narrow
+
         narrowed = narrow(result, source, width, sample, seen)
         worth = replace(worth, states=narrowed.states, vectors=narrowed.vectors)
     report = ShrinkReport(

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import class_names, find_blocks, find_transformer
 from distilvec.modules.pipeline import usable_positions
-from distilvec.students.electra import is_alike
-from distilvec.students.shape import feed_forward, heads_of
+from distilvec.students.shape import feed_forward, heads_of, is_alike
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -10,18 +10,12 @@ import numpy as np
 
 from distilvec.corpus.keys import Components
 from distilvec.errors import DistilvecError
+from distilvec.kinds.base import find_kind
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.teachers.base import Teacher
 
 #: Texts per call of a function or request to a service, where nobody says otherwise.
 BATCH = 64
-#: What a function is called with to learn its width: a text, a grey image of 8 x 8 pixels, ethanol.
-PROBES = {
-    "text": "A probe.",
-    "image": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAAAA"
-    "ADhZOFXAAAADklEQVR4nGNogAIGyhgAgIQgAQ2AJGEAAAAASUVORK5CYII=",
-    "molecule": "CCO",
-}
 
 
 def load_teacher(
@@ -93,6 +87,7 @@ def load_teacher(
     of_models = {"adapters": adapters, "causal": causal is False, "dtype": dtype, "token_budget": token_budget}
     if model is None and (word := next((word for word, value in of_models.items() if value), None)):
         raise DistilvecError(f"{word} has no effect without a model", where=name, remedy="Leave it out.")
+    kind = find_kind(modality)
     if call is None and api is None and (rate_limit is not None or batch_size != BATCH):
         raise DistilvecError(
             f"{'batch_size' if rate_limit is None else 'rate_limit'} is about calls and requests",
@@ -114,7 +109,7 @@ def load_teacher(
             trust_remote_code=trust_remote_code,
             token_budget=token_budget,
         )
-    if model is not None and (modality != "text" or Path(model).suffix == ".safetensors"):
+    if model is not None and (not kind.tokenized or Path(model).suffix == ".safetensors"):
         teacher = _of_items(model, name, modality, device, trust_remote_code)
         if teacher is not None:
             given: dict[str, object] = {"max_length": max_length, "pooling": pooling, "dtype": dtype}
@@ -145,12 +140,12 @@ def load_teacher(
         from distilvec.teachers.callable import CallTeacher
 
         return CallTeacher(
-            call, name=name, prompt=prompt, batch_size=batch_size, rate_limit=rate_limit, probe=PROBES[modality]
+            call, name=name, prompt=prompt, batch_size=batch_size, rate_limit=rate_limit, probe=kind.probe
         )
     if api is not None:
-        if modality != "text":
+        if not kind.tokenized:
             raise DistilvecError(
-                f"a service reads texts, and the corpus holds {modality}s",
+                f"a service reads texts, and the corpus holds {kind.noun}",
                 where=name,
                 remedy="Give a function that asks it (`call`).",
             )
@@ -228,14 +223,14 @@ def _of_items(
     import torch
 
     from distilvec.modules.opening import locate, open_model
-    from distilvec.modules.pipeline import item_kinds
+    from distilvec.modules.pipeline import item_kinds, reads_texts
 
     folder = locate(model, trust_remote_code)
     opened = open_model(
         folder, name=str(model), device=device, dtype=torch.float32, trust_remote_code=trust_remote_code
     ).eval()
     if modality not in item_kinds(opened):
-        if modality == "molecule" and "text" in item_kinds(opened):
+        if find_kind(modality).also_texts and reads_texts(opened):
             return None
         raise DistilvecError(
             f"it reads {' and '.join(item_kinds(opened))} items, and the corpus holds {modality}s",

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError, nearest
-from distilvec.modules.adapters import CONFIG, WEIGHTS, leave_out_prompt, merge_adapters, read_both_ways
 from distilvec.modules.guarded import cut_in
 from distilvec.modules.opening import inner_folders, locate, locate_adapters, open_model
 from distilvec.modules.pipeline import PoolingChoice, read_plainly, set_length, set_pooling, side_prompt
@@ -84,14 +83,20 @@ class TextTeacher(Teacher):
         self.model.eval().requires_grad_(False)
         added = [locate_adapters(each) for each in adapters]
         if added:
+            from distilvec.modules.adapters import merge_adapters
+
             merge_adapters(self.model, added)
         if causal is False:
+            from distilvec.modules.adapters import read_both_ways
+
             read_both_ways(self.model)
         bare = not (folder / "modules.json").exists()
         self.assumed_pooling = bare and pooling is None
         set_pooling(self.model, pooling, bare=bare, name=str(model))
         plain = bare and read_plainly(self.model)
         if causal is False:
+            from distilvec.modules.adapters import leave_out_prompt
+
             leave_out_prompt(self.model)
         set_length(self.model, max_length, str(model))
         self.head = TaskHead.load(folder).to(self.device) if has_head(folder) else None
@@ -102,7 +107,11 @@ class TextTeacher(Teacher):
         self.sides = {side: side_prompt(self.model, side) for side in ("query", "document")} if own else {}
         self.tokens = quick_tokens(self.model, self.prompt)
         self._budget = token_budget or BUDGET.get(self.device.type, BUDGET["cuda"])
-        parts = [hash_files(each, [each / CONFIG, each / WEIGHTS]) for each in added]
+        parts = []
+        if added:
+            from distilvec.modules.adapters import CONFIG, WEIGHTS
+
+            parts = [hash_files(each, [each / CONFIG, each / WEIGHTS]) for each in added]
         beside: list[Any] = [parts, causal] if parts or causal is False else []  # else fingerprints are as they were
         beside += [["first", size] for size in [cut_in(folder)] if size]
         beside += ["without its chat template"] if plain else []

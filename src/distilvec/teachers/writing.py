@@ -80,7 +80,7 @@ class WritingTeacher(TextTeacher):
 
     @property
     def output_head(self) -> Tensor:
-        return self.writer.head.weight.detach().float().cpu()
+        return self.writer.token_head.weight.detach().float().cpu()
 
     @property
     def final_norm(self) -> bool:

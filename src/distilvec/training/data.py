@@ -10,7 +10,6 @@ import torch
 from torch.utils.data import Dataset
 
 from distilvec.alignment.pieces import ENDS
-from distilvec.modules.causal import answer_places
 from distilvec.teachers.signals import Wanted
 from distilvec.training.items import PreparedCorpus
 from distilvec.training.sources import shifted
@@ -125,4 +124,6 @@ class Collator:
 def amount(batch: dict[str, Any]) -> tuple[int, int]:
     """How many items a micro-batch has, and how many tokens of answers, which are what counts where there are any."""
     mask = batch["features"].get("answer_mask")
+    from distilvec.modules.causal import answer_places
+
     return len(batch["rows"]), 0 if mask is None else int(answer_places(mask)[1].sum())

@@ -248,9 +248,8 @@ def _tokens(
     if device.type == "cpu":
         keep_freed_memory()
     with first_rank_first():
-        corpus = material.corpus
-        tokens: TokenizedCorpus | PreparedCorpus = corpus.kind.student_items(
-            student, corpus, (settings.cache or settings.folder) / "tokens"
+        tokens: TokenizedCorpus | PreparedCorpus = material.corpus.kind.student_items(
+            student, material.corpus, (settings.cache or settings.folder) / "tokens"
         )
         for number, source in enumerate(material.sources):
             source.prepare(needs.of(number), tokens)
@@ -278,6 +277,7 @@ def _train(loop: Loop, checkpoint: Path | None) -> None:
     student, step = loop.trained.student, functools.partial(rehearse, loop)
     kernel = choose_attention(student, step, loop.home, steps=loop.steps, device=loop.device)
     checkpointing = gradient_checkpointing(student, on=loop.training.gradient_checkpointing)
+
     compiling = compiled(student, compilation(loop.training))
     with attention(student, kernel), checkpointing, compiling, StopSignals() as signals:
         loop.signals = signals

@@ -41,11 +41,12 @@ from distilvec.training.log import RunLog, Sums
 from distilvec.training.optimizers import make_optimizer, make_schedule
 from distilvec.training.sample import on_device
 from distilvec.training.samplers import BucketedBatches
-from distilvec.training.sharpness import SharpStep
 from distilvec.training.step import Distiller
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+    from distilvec.training.sharpness import SharpStep
 
 #: Seconds between checkpoints where the recipe names no steps: an epoch can be days.
 HALF_HOUR = 1800.0
@@ -103,7 +104,11 @@ class Loop:
         narrow = self.accelerator.mixed_precision == "bf16"
         self.optimizer = make_optimizer(self.trained, training, self.section, narrow=narrow)
         self.schedule = make_schedule(training, self.optimizer, self.steps)
-        self.sharp = None if self.section.sharpness is None else SharpStep(self, self.section.sharpness)
+        from distilvec.training.sharpness import SharpStep
+
+        self.sharp: SharpStep | None = None
+        if self.section.sharpness is not None:
+            self.sharp = SharpStep(self, self.section.sharpness)
         self.state, self.sums = checkpoints.State(global_step=0), Sums()
         self.progress, self.note, self.stopped = Ticker("training", "steps"), "", False
         self.step_rows: list[Tensor] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -10,9 +10,12 @@ from torch.distributed.tensor import DTensor
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import token_head
-from distilvec.optim import Muon, SharpnessAware, hidden_matrices
 from distilvec.recipe import OptimizerSection, SharpnessSection, TrainingSection, given
 from distilvec.training.step import Distiller
+
+if TYPE_CHECKING:
+    from distilvec.optim import SharpnessAware
+
 
 _RHO = {"disam": 0.01}  # where the recipe is silent; those of sam and asam are the optimizer's own
 #: Names of what has no weight decay, beside all of a LayerNorm.
@@ -34,6 +37,8 @@ def make_optimizer(
         adam["fused"] = True
     made: torch.optim.Optimizer
     if optimizer.muon:
+        from distilvec.optim import Muon
+
         made = Muon(groups, dtype=torch.bfloat16 if narrow else torch.float32, **adam)
     elif training.optim == "sgd":
         made = torch.optim.SGD(groups, lr)
@@ -47,6 +52,8 @@ def make_optimizer(
 
 
 def _sharp(base: torch.optim.Optimizer, section: SharpnessSection) -> SharpnessAware:
+    from distilvec.optim import SharpnessAware
+
     return SharpnessAware(
         base,
         kind="sam" if section.kind == "disam" else section.kind,
@@ -58,6 +65,14 @@ def _sharp(base: torch.optim.Optimizer, section: SharpnessSection) -> SharpnessA
     )
 
 
+def _matrices(distiller: Distiller) -> set[int]:
+    """Ids of the student's matrices that Muon takes; logits of tokens are as little hidden as the table of tokens."""
+    from distilvec.optim import hidden_matrices
+
+    head = token_head(distiller.student)
+    return {id(each) for each in hidden_matrices(distiller.student) if head is None or each is not head.weight}
+
+
 def parameter_groups(distiller: Distiller, optimizer: OptimizerSection) -> list[dict[str, Any]]:
     """Student and heads, with and without weight decay, matrices apart; every trained parameter in exactly one."""
     from transformers.trainer_pt_utils import get_parameter_names
@@ -66,9 +81,7 @@ def parameter_groups(distiller: Distiller, optimizer: OptimizerSection) -> list[
     students = {id(parameter) for parameter in distiller.student.parameters()}
     rates = distiller.method.rates()
     paces = {id(parameter): rate for module, rate in rates.items() for parameter in module.parameters()}
-    matrices = {id(parameter) for parameter in hidden_matrices(distiller.student)} if optimizer.muon else set()
-    if (head := token_head(distiller.student)) is not None:
-        matrices.discard(id(head.weight))  # logits of tokens, as little hidden as the table of tokens
+    matrices = _matrices(distiller) if optimizer.muon else set()
     groups: dict[tuple[bool, bool, float, bool, bool], list[nn.Parameter]] = {}
     for name, parameter in distiller.named_parameters():
         if parameter.requires_grad:

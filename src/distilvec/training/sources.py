@@ -15,7 +15,6 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.files import scratch
 from distilvec.store import RaggedSignal, read_vocabulary
 from distilvec.teachers.signals import DIGEST, NEXT, Wanted
-from distilvec.training.alignments import TeacherTokens, align_corpus
 from distilvec.training.digests import DigestedCorpus
 
 if TYPE_CHECKING:
@@ -89,6 +88,8 @@ class StoreSource:
         if wanted.alignment:
             assert _refuse_items(tokens, str(self.store.path))
             known = self._rows[self._places["tokenids"][self._rows] >= 0]
+            from distilvec.training.alignments import TeacherTokens, align_corpus
+
             self._pairs = align_corpus(
                 tokens,
                 TeacherTokens(
@@ -218,6 +219,8 @@ class LiveSource:
             assert _refuse_items(tokens, self.teacher.card.name)
             if self._cache is None:
                 raise DistilvecError("a live source needs a folder for its alignments", where=self.teacher.card.name)
+            from distilvec.training.alignments import TeacherTokens, align_corpus
+
             self._pairs = align_corpus(
                 tokens,
                 TeacherTokens(

@@ -20,7 +20,6 @@ from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherSignals
-from distilvec.training.caching import in_mini_batches
 from distilvec.training.distributed import gather_rows, gather_student, gather_teacher, sum_over_ranks, world_size
 
 if TYPE_CHECKING:
@@ -110,6 +109,8 @@ class Distiller(nn.Module):
         """One student forward for all the views that the method wants."""
         if self.mini_batch_size is not None:
             views, layers = self.needs.student[:2]
+            from distilvec.training.caching import in_mini_batches
+
             return in_mini_batches(self.tap, features, self.mini_batch_size, views, layers)
         return self.tap(
             features,
@@ -174,6 +175,8 @@ class Distiller(nn.Module):
         if not self._former or not self.trains_student:
             return None
         if self.mini_batch_size is not None:
+            from distilvec.training.caching import in_mini_batches
+
             return in_mini_batches(self._former[0], features, self.mini_batch_size).embedding[0]
         return self._former[0](features, views=1).embedding[0]
 

@@ -20,6 +20,11 @@ class Image(Kind):
     columns = ("image", "img")
     article = "an"
     example = 'vectors = model.encode(["a.jpg", "b.png"])  # paths or PIL images'
+    #: Grey, 8 x 8 pixels.
+    probe = (
+        "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAAAA"
+        "ADhZOFXAAAADklEQVR4nGNogAIGyhgAgIQgAQ2AJGEAAAAASUVORK5CYII="
+    )
     task = "image-feature-extraction"
     suffixes = (".npz",)
     #: What sentence-transformers takes for the path of an image.

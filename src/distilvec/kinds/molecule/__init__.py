@@ -14,6 +14,7 @@ class Molecule(Kind):
     column = "smiles"
     columns = ("smiles",)
     example = 'vectors = model.encode(["CCO", "c1ccccc1"])  # SMILES; needs rdkit and torch-geometric'
+    probe = "CCO"
     also_texts = True
     fresh = "molecule"
     sizes = "Compare the sizes of docs/molecules.md by training them."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from distilvec.kinds.base import Late
 from distilvec.kinds.text import Text
+from distilvec.late import Late
 
 _RUNNING, _STUDENTS = "distilvec.kinds.writing.running", "distilvec.kinds.writing.students"
 

@@ -5,9 +5,11 @@ A section's file has its name, and the line names the class in it. Listing them 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 
+from distilvec.report.outcome import Outcome
 from distilvec.report.sections.base import Data
 
 #: (key of the chapter, its title, name -> class). The record keeps a section's data under its name.
@@ -38,6 +40,20 @@ CHAPTERS: list[tuple[str, str, dict[str, str]]] = [
     ("again", "Running it again", {"rerun": "Rerun", "notes": "Notes"}),
 ]
 SECTIONS = {name: chosen for _, _, members in CHAPTERS for name, chosen in members.items()}
+
+
+#: Sections that few runs have, and of what; they are imported for no other run.
+_RARE: dict[str, Callable[[Outcome], object]] = {
+    "writing": lambda outcome: not outcome.corpus.kind.embeds,
+    "compressed": lambda outcome: outcome.compression,
+    "experts": lambda outcome: outcome.has_experts,
+    "mixtures": lambda outcome: outcome.has_experts,
+}
+
+
+def applies(name: str, outcome: Outcome) -> bool:
+    """Whether a section has something to measure in a run, as far as that can be seen without it."""
+    return name not in _RARE or bool(_RARE[name](outcome))
 
 
 @cache

@@ -10,8 +10,7 @@ import numpy as np
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging.encoder import CachedEncoder
-from distilvec.judging.retrieval import top_rows
-from distilvec.judging.tasks import distinct, sampled, unit
+from distilvec.judging.tasks import distinct, sampled, top_rows, unit
 
 FEWEST = 20
 #: From so many times the old texts' word pieces on, the model's vocabulary may be the difference.
