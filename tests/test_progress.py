@@ -134,7 +134,7 @@ def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], clock: Clo
     ]
 
 
-def test_what_is_there_already_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_stages_show_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     Ticker("teaching")(40, 40)
     assert capsys.readouterr().err == ""
 
