@@ -27,6 +27,7 @@ from distilvec.errors import DistilvecError
 from distilvec.flow import demo
 from distilvec.judging.spec import TaskSpec
 from distilvec.recipe import Recipe
+from distilvec.recipe.defaults import Default
 from distilvec.teachers import load_teacher
 from distilvec.training.optimizers import make_schedule
 
@@ -250,7 +251,15 @@ def test_names_of_distilvec_in_python_exist(page: Path, code: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, sentences: list[str]) -> Path:
+def one_epoch() -> Iterator[None]:
+    """Recipes that leave the epochs open would read the few texts here 20 times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Default, "epochs", lambda self, texts: 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(one_epoch: None, tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, sentences: list[str]) -> Path:
     """A folder in which the README's Python block was run, with a router beside the student."""
     from sentence_transformers import SentenceTransformer
 

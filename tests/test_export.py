@@ -172,10 +172,10 @@ def test_decoder_with_left_padding_last_token_and_prompts(
 
 
 def test_documents_have_no_prompt_if_the_student_has_none(
-    tmp_path: Path, one_layer_bert: Path, sentences: list[str]
+    tmp_path: Path, exported_once: Path, sentences: list[str]
 ) -> None:
     """sentence-transformers gives every model an empty prompt for documents, and puts that before them."""
-    model = load_student(one_layer_bert, device="cpu")
+    model = load_student(exported_once, device="cpu")
     model.prompts = {"query": "query: ", "passage": "passage: "}
     model.save(str(tmp_path / "source"), create_model_card=False)
     student = load_student(tmp_path / "source", device="cpu")
@@ -260,7 +260,7 @@ def test_openvino_gives_the_same_vectors(exported: tuple[Path, ExportReport], se
         load_onnx(folder, engine="openvin")  # type: ignore[arg-type]
 
 
-def test_what_cannot_be_opened(tmp_path: Path, exported: tuple[Path, ExportReport]) -> None:
+def test_exports_that_cannot_be_opened_are_refused(tmp_path: Path, exported: tuple[Path, ExportReport]) -> None:
     import shutil
 
     with pytest.raises(
@@ -307,13 +307,13 @@ def test_mixtures_of_experts_are_refused(tiny_bert: Path, tmp_path: Path) -> Non
 
 
 def test_hub_model_is_exported_with_its_size_and_files(
-    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exported_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import huggingface_hub
 
     from distilvec.cli.measures import export_student
 
-    SentenceTransformer(str(tiny_bert), device="cpu").save_pretrained(str(tmp_path / "small"))
+    SentenceTransformer(str(exported_once), device="cpu").save_pretrained(str(tmp_path / "small"))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path / "small"))
     told = export_student("me/small", tmp_path / "onnx", quantize=False)
     assert "torch" in told and " 0 B" not in told
@@ -369,7 +369,7 @@ def test_export_takes_a_pair_as_a_list() -> None:
         encoder.encode(wrong)
 
 
-def test_export_is_compared_on_joint_texts_as_pairs(one_layer_bert: Path, tmp_path: Path) -> None:
+def test_export_is_compared_on_joint_texts_as_pairs(exported_once: Path, tmp_path: Path) -> None:
     texts = ["where is it?\x1ebehind the door", "who?\x1enobody knows", "a single text"]
-    report = export_onnx(one_layer_bert, tmp_path / "export", texts=texts, quantize=False)
+    report = export_onnx(exported_once, tmp_path / "export", texts=texts, quantize=False)
     assert report.variant("onnx float32").cosine_min > 0.9999

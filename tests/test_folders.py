@@ -178,7 +178,7 @@ def writer(place: Path) -> tuple[subprocess.Popen[str], Path]:
     return process, Path(process.stdout.readline().strip())
 
 
-def test_what_a_killed_process_left_goes_and_what_a_living_one_holds_stays(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_go_and_files_of_a_living_one_stay(tmp_path: Path) -> None:
     killed, half = writer(tmp_path)
     living, held = writer(tmp_path)
     assert half != held and half.is_dir() and held.is_dir(), "equal process numbers, other names"

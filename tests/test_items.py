@@ -246,7 +246,7 @@ def test_salts_of_the_corpus_are_found_among_a_tasks(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("key", ["max_length", "pooling", "dropout", "router_balance", "revision"])
-def test_what_says_nothing_to_a_network_of_images_is_refused(key, pictures, tmp_path) -> None:
+def test_keys_without_meaning_for_an_image_network_are_refused(key, pictures, tmp_path) -> None:
     value = {"max_length": 20, "pooling": "cls", "dropout": 0.3, "router_balance": 0.5, "revision": "abc"}[key]
     with pytest.raises(DistilvecError, match=rf"^student: {key} says nothing"):
         Recipe.build(image_recipe(pictures, tmp_path, student={"resnet": {"depth": 8}, key: value}))
@@ -389,7 +389,7 @@ def test_combined_teachers_are_one_teacher(tmp_path, how, texts_file, tiny_stude
     assert finished.student.encode(texts).shape[0] == 2
 
 
-def test_what_another_process_combines_is_not_combined_again(tmp_path, texts_file, tiny_student) -> None:
+def test_vectors_combined_by_another_process_are_used(tmp_path, texts_file, tiny_student) -> None:
     job = Job(Recipe.build(text_recipe(texts_file, tiny_student, tmp_path / "out", combine="concatenate")))
     (first,) = job.taught
     for part in first.store.path.glob("sentence-*"):
@@ -478,7 +478,7 @@ def test_a_teacher_may_lack_items(tmp_path, texts_file, tiny_student) -> None:
     assert {"nll:half", "nll:first"} <= set(finished.record["reproduced"].terms)
 
 
-def test_what_is_said_of_a_teacher_that_lacks_items_is_of_those_it_has(tmp_path, texts_file, tiny_student) -> None:
+def test_figures_of_an_incomplete_teacher_are_over_its_items(tmp_path, texts_file, tiny_student) -> None:
     """In small batches most have none of its items: as in one batch of all, nothing is added for them."""
     texts = texts_file.read_text().splitlines()
     np.save(tmp_path / "few.npy", letters(texts[::8]))

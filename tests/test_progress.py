@@ -169,7 +169,7 @@ def test_a_dry_run_says_that_its_steps_only_measure(place: Path) -> None:
     assert "measuring: training" in plain(written) and not re.search(r"[\r\nK]training ━", plain(written))
 
 
-def test_what_is_there_already_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_stages_show_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     Ticker("teaching")(40, 40)
     assert capsys.readouterr().err == ""
 

@@ -66,7 +66,7 @@ def exported(one_layer_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return place / "out"
 
 
-def test_what_transformers_js_reads_lies_where_it_looks(exported: Path, one_layer_bert: Path) -> None:
+def test_files_lie_where_transformers_js_looks(exported: Path, one_layer_bert: Path) -> None:
     import onnx
 
     names = {file.relative_to(exported).as_posix() for file in exported.rglob("*") if file.is_file()}
@@ -139,7 +139,7 @@ def test_a_vector_of_zeros_stays_one() -> None:
     assert numbers[0].tolist() == [0, 0] and numbers[1].tolist() == [95, -127]
 
 
-def test_what_the_pipeline_of_transformers_js_cannot_do(
+def test_students_beyond_the_pipeline_of_transformers_js(
     tiny_model_folders: dict[str, Path], tiny_static: Path, tmp_path: Path
 ) -> None:
     """It finds no token states to read then, instead of leaving a part out."""

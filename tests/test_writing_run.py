@@ -146,7 +146,9 @@ def test_without_a_test_file_held_out_answers_are_judged(home: Path) -> None:
         ({"training": {"best": "task_accuracy", "evaluate_every": 1}}, "task_accuracy"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_trained(home: Path, changes: dict[str, Any], said: str) -> None:
+def test_impossible_recipes_for_writing_are_refused_before_training(
+    home: Path, changes: dict[str, Any], said: str
+) -> None:
     made = recipe(home, "sft", output=str(home / "refused"))
     made["judging"] = {}
     for key, values in changes.items():
@@ -201,7 +203,7 @@ def test_training_from_python_gives_a_student_that_writes(home: Path) -> None:
     assert len(answers) == 1 and 1 <= count <= 2
 
 
-def test_what_chooses_or_fine_tunes_embedders_is_refused(home: Path) -> None:
+def test_commands_for_embedders_refuse_a_writing_student(home: Path) -> None:
     made = Recipe.build(recipe(home, "sft", output=str(home / "chosen")))
     with pytest.raises(DistilvecError, match="task.kind"):
         choose(made)

@@ -114,7 +114,7 @@ def test_a_model_is_as_good_as_its_tokenizer(tiny_bert: Path, files: dict[str, P
     assert "the" in load_tokenizer(tiny_bert).encode("The story").tokens
 
 
-def test_what_cannot_be_aligned_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
+def test_unusable_arguments_of_align_are_refused(files: dict[str, Path], tmp_path: Path) -> None:
     file = files["uncased wordpiece"]
     with pytest.raises(DistilvecError, match="/nowhere: .*tokenizer.json"):
         load_tokenizer(tmp_path / "nowhere")

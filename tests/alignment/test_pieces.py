@@ -32,7 +32,7 @@ def test_nothing_is_paired_beyond_what_differs() -> None:
     assert end_pairs([], [b"a"]).tolist() == [[0, 0]]
 
 
-def test_of_places_with_the_same_text_the_first_counts() -> None:
+def test_the_first_of_places_with_equal_text_counts() -> None:
     """A piece of white space adds nothing that is compared."""
     words = spelt(["Ġ", "Ġthe", "cat", "Ċ"], 0)
     assert words == [b"", b"the", b"cat", b""]

@@ -378,7 +378,7 @@ def test_side_by_side_is_as_one_after_the_other(
         assert {steps: row.curve[steps] for steps in expected} == pytest.approx(expected, abs=5e-4)  # ranks turn round
 
 
-def test_what_cannot_be_pickled_stays_in_this_process(
+def test_parts_that_cannot_be_pickled_stay_in_this_process(
     two_threads: None, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     student = load_student(tiny_bert, device="cpu")
@@ -417,7 +417,7 @@ def test_a_killed_worker_is_reported(
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
-def test_what_does_not_fit_is_named(few: None, tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+def test_students_beyond_the_budget_are_named(few: None, tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     recipe = recipe_for(tmp_path, tiny_bert, sentences)
     with pytest.raises(DistilvecError, match=r"^plan: no candidate fits .*a text takes [\d.]+ ms"):
         compile_budget(recipe, Budget(20_000, latency=1e-6), sample=160, steps=2)

@@ -420,7 +420,7 @@ def test_the_teachers_own_search_can_be_the_task(tmp_path: Path, tiny_bert: Path
     ("options", "told"),
     [({"keep": 0.0}, r"keep is 0\.?0?,"), ({"keep": 95}, "keep is 95,"), ({"sample": 10}, r"sample of 10\b.*\b100")],
 )
-def test_what_is_out_of_range_is_refused(
+def test_values_out_of_range_are_refused(
     tmp_path: Path, tiny_bert: Path, texts: list[str], options: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(DistilvecError, match=f"^plan: .*{told}"):

@@ -87,7 +87,7 @@ def test_molecules_are_called_so_and_have_no_tokens_and_no_prompt(tmp_path: Path
     assert found.examples and all(example.startswith("morgan reads: ") for example in found.examples)
 
 
-def test_what_is_taught_already_costs_nothing(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+def test_stored_vectors_cost_nothing_in_the_estimate(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     from tests.jobs import Job
 
     recipe = recipe_of(tmp_path, tiny_bert, sentences[:60])

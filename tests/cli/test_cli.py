@@ -338,7 +338,7 @@ def test_shrink_and_export(place: Path, tiny_bert: Path, capsys: pytest.CaptureF
 
 def test_an_interrupted_demo_is_resumed(start: Starter, tiny_bert: Path, tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    words = ["demo", "--teacher", str(tiny_bert), "--texts", "800", "-o", str(out)]
+    words = ["demo", "--teacher", str(tiny_bert), "--texts", "300", "-o", str(out)]
     running = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True, env=environment())
     log = out / "run.jsonl"
     until = time.monotonic() + 200

@@ -90,7 +90,7 @@ def test_cleaning_takes_checkpoints_and_the_rest_works_on(run: Path) -> None:
     assert distilvec.load(run / "student").encode(["a text"]).shape[0] == 1
 
 
-def test_what_is_derived_comes_back(run: Path) -> None:
+def test_derived_files_are_made_again(run: Path) -> None:
     store = run / "stores/teacher"
     rows = len(distilvec.SignalStore.open(store))
     clean(run, ["derived", "tokens", "corpus"], dry_run=False)
@@ -99,7 +99,7 @@ def test_what_is_derived_comes_back(run: Path) -> None:
     assert set(kinds(run).values()) == {"report", "checkpoints", "student"} and not store.exists()
 
 
-def test_what_is_derived_from_token_states_goes_too(tmp_path: Path, tiny_bert: Path) -> None:
+def test_files_derived_from_token_states_are_removed_too(tmp_path: Path, tiny_bert: Path) -> None:
     teacher, texts = load_teacher(name="tiny", model=str(tiny_bert)), ["a cat", "a dog"]
     store = distilvec.SignalStore.create(tmp_path / "stores" / "tiny", teacher.card, teacher.card.width)
     fill(store, teacher, texts, content_keys(texts), Wanted(tokens=(1,), attention=(1,), alignment=("strict",)))
@@ -152,7 +152,7 @@ def test_parts_of_every_signal_are_the_stores(run: Path, signal: str) -> None:
     assert not part.exists()
 
 
-def test_what_is_not_ours_is_neither_listed_nor_removed(run: Path) -> None:
+def test_foreign_files_are_neither_listed_nor_removed(run: Path) -> None:
     for name in ("notes/checkpoints/model.bin", "corpus-of-mine/tokens/a.txt", "checkpoints.txt", "student-2/a.bin"):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text("mine")
@@ -179,7 +179,7 @@ def test_errors(tmp_path: Path) -> None:
     assert text(pieces(tmp_path), tmp_path).startswith("Nothing of distilvec's")
 
 
-def test_what_a_process_at_work_holds_stays(run: Path) -> None:
+def test_files_of_a_running_process_stay(run: Path) -> None:
     store = run / "stores" / "teacher"
     with locked(store / "teaching.lock", wait=False):
         held = {piece.path: piece.kept for piece in pieces(run)}

@@ -108,7 +108,7 @@ def test_summaries(raw: str, summary: str | None) -> None:
     assert split_docstring(f"{raw}\n\n{rest}") == (None if summary is None else (summary, rest))
 
 
-def test_what_is_not_english() -> None:
+def test_texts_that_are_not_english_prose() -> None:
     assert is_english("This is what people would say of a thing that they know.", 0.2)
     assert not is_english("Das ist ein Satz, den man nicht versteht, wenn man kein Deutsch spricht.", 0.2)
     assert not is_english("x = foo(bar_baz[0]) -> the a_b.c.d() of self._private_thing", 0.1)

@@ -161,7 +161,7 @@ def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
             read_corpus(["a text"], locked)
 
 
-def test_what_a_source_raises_is_not_blamed_on_the_disk(tmp_path: Path) -> None:
+def test_errors_of_a_source_are_not_reported_as_disk_errors(tmp_path: Path) -> None:
     def source() -> Any:
         yield "one"
         raise TimeoutError("the database is away")

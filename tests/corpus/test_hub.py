@@ -80,7 +80,7 @@ def test_after_a_fault_every_row_comes_once(
     assert corpus.texts() == texts(range(COUNT)) and len(fetched) == COUNT
 
 
-def test_what_a_longer_reading_kept_stays(
+def test_rows_kept_by_a_longer_reading_stay(
     address: str, fetched: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a reading with a limit ends beside it; and what it kept is gone when all is read."""

@@ -93,7 +93,7 @@ def test_a_folder_is_read_again_when_a_file_has_changed(tmp_path: Path) -> None:
     assert read_corpus(place, tmp_path / "out", holdout=0.0).fingerprint != first.fingerprint
 
 
-def test_what_a_folder_holds_decides_unless_it_is_said(tmp_path: Path) -> None:
+def test_the_files_of_a_folder_decide_its_kind_unless_it_is_given(tmp_path: Path) -> None:
     mixed = make_folder(tmp_path / "mixed")
     (mixed / "README.txt").write_text("What this is.\n")
     assert len(read_corpus(mixed, tmp_path / "described", holdout=0.0)) == 6, "it is about the others"

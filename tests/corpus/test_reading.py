@@ -223,7 +223,7 @@ def test_links_are_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", ['["more"]', ", 3", "]", "x"])
-def test_what_follows_a_list_is_not_dropped(tmp_path: Path, more: str) -> None:
+def test_content_after_a_list_is_refused(tmp_path: Path, more: str) -> None:
     file = tmp_path / "all.json"
     file.write_text('["one", "two"]\n' + more)
     with pytest.raises(DataError, match=r"all.json, line 2: .*the end of the file was expected"):

@@ -71,7 +71,7 @@ def endless(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("way", WAYS)
-def test_what_never_ends_is_not_opened(way: str, endless: Callable[[str], Path]) -> None:
+def test_endless_files_are_not_opened(way: str, endless: Callable[[str], Path]) -> None:
     for suffix in WAYS[way][0]:
         file = endless(f"{suffix}/given.{suffix}")
         with pytest.raises(

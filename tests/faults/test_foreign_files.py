@@ -226,7 +226,7 @@ def test_an_equal_run_begun_again_is_unfinished_too(run: Path) -> None:
     assert {piece.kind for piece in clean(run, dry_run=False)} == {"checkpoints"}
 
 
-def test_what_goes_is_shown_first(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_to_be_removed_are_shown_first(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plant(run, "checkpoints/best.safetensors")
     with pytest.raises(SystemExit) as caught:
         main(["clean", str(run), "--yes"])
@@ -412,7 +412,7 @@ def test_names_in_messages_do_nothing_to_the_terminal(
     assert "\\x1b[31mxt\\x07\\u202e" in shown and name not in shown and "\x07" not in shown
 
 
-def test_what_a_command_prints_does_nothing_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_a_command_contains_no_terminal_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "a\x1b[31mb\u202e"
     folder.mkdir()
     with pytest.raises(SystemExit) as ended:

@@ -122,7 +122,7 @@ def test_pairs_are_tuples_too(tmp_path: Path) -> None:
     assert rows == [dict(zip(("query", "answer"), pair, strict=True)) for pair in pairs]
 
 
-def test_what_an_earlier_run_was_given_stays(tmp_path: Path) -> None:
+def test_given_texts_of_an_earlier_run_stay(tmp_path: Path) -> None:
     """Its recipe, which lies aside, names it."""
     out = tmp_path / "out"
 
@@ -229,7 +229,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize(("make", "said"), REFUSED)
-def test_what_is_not_understood_is_refused(tmp_path: Path, make: Callable[[], Any], said: str) -> None:
+def test_given_values_that_are_not_understood_are_refused(tmp_path: Path, make: Callable[[], Any], said: str) -> None:
     with pytest.raises(DistilvecError, match=said):
         recipe_of("teacher", "student", {"path": make()}, "cosine", tmp_path / "out")
     with pytest.raises(DistilvecError, match=said):

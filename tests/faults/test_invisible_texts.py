@@ -41,7 +41,7 @@ INVISIBLE = [
 VISIBLE = ["a\u200b", "\U0001f44d\ufe0f", "\uac01", "\u2801", "é", "\u0928\u093f", ".", "\ue000"]
 
 
-def test_what_can_be_seen() -> None:
+def test_visible_texts() -> None:
     assert all(map(is_blank, [*INVISIBLE, "", " \t"]))
     assert not any(map(is_blank, VISIBLE))
 

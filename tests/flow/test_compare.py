@@ -158,7 +158,7 @@ def test_finished_runs_are_read_back_and_lost_ones_made_again(
     assert len(trained) == 1 and other.compared.reference == "mse:init=random"
 
 
-def test_what_does_not_decide_the_student_trains_nothing_again(
+def test_keys_without_effect_on_the_student_train_nothing_again(
     compared: tuple[Recipe, comparison.Comparison], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder was moved, nobody times anything, and batches are read by another process."""

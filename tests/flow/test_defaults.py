@@ -49,7 +49,7 @@ def test_teacher_and_corpus_are_enough(
     assert f"learning rate {saved.optimizer.lr:g}" in (tmp_path / "out" / "report.md").read_text()
 
 
-def test_what_is_given_stands(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+def test_given_settings_are_not_changed_by_defaults(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     teachers = [{"name": "big", "model": str(tiny_bert)}]
     made = filled(
         tmp_path,

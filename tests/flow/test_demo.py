@@ -53,7 +53,7 @@ def test_a_small_demo_ends_with_a_student_and_a_report(
     assert "SentenceTransformer(" in text and ("apache-2.0" in text) != cross_tokenizer  # the teacher's licence
 
 
-def test_what_is_not_swapped_is_what_any_recipe_gets(tmp_path: Path, real_teacher_folder: Path) -> None:
+def test_other_settings_of_the_demo_are_the_defaults(tmp_path: Path, real_teacher_folder: Path) -> None:
     for given in ({}, {"student": "static"}, {"method": "simcse"}):
         recipe = demo_recipe(tmp_path, texts=240, **given)
         assert is_open(recipe), given

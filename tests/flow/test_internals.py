@@ -215,7 +215,7 @@ def test_a_supervised_run_with_a_fine_tuned_teacher(
     )
 
 
-def test_what_cannot_work_is_said_before_teaching(
+def test_impossible_runs_are_refused_before_teaching(
     data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
 ) -> None:
     with pytest.raises(DistilvecError, match="^xlmr: uld .*classification task"):
@@ -228,7 +228,7 @@ def test_what_cannot_work_is_said_before_teaching(
 @pytest.mark.parametrize(
     ("row", "message"), [(None, "no such file"), ({"text": "x", "label": "new"}, '"new" .*2 classes.*long, short')]
 )
-def test_what_is_wrong_with_the_tasks_test_file_is_said_before_teaching(
+def test_a_bad_test_file_of_a_task_is_refused_before_teaching(
     row: dict[str, str] | None, message: str, data: Path, tmp_path: Path, tiny_model_folders: dict[str, Path]
 ) -> None:
     file = tmp_path / "test.jsonl"

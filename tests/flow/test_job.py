@@ -215,9 +215,7 @@ def test_clean_takes_the_untrained_student_of_a_finished_run(
     assert run(given).student.encode(["a"]).shape == (1, 32), "it is made again"
 
 
-def test_what_was_taught_first_is_trained_in_the_same_folder(
-    tmp_path: Path, tiny_bert: Path, sentences: list[str]
-) -> None:
+def test_teaching_and_training_in_one_folder(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     given = recipe(tmp_path, tiny_bert, sentences[:60], cache=str(tmp_path / "cache"))
     job = Job(given)
     assert job.student_info.width == 32  # as teaching asks: the untrained student is in the output folder
@@ -484,7 +482,9 @@ def test_prompts_not_used_in_training_are_reported(
     assert "prompts of its own" not in caplog.text
 
 
-def test_what_else_was_taught_decides_nothing(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+def test_statistics_of_a_shared_store_are_those_of_the_corpus(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
     """Mean and deviation are those of the corpus, not of all that is in a store that recipes share."""
     many, few = (
         recipe(tmp_path / name, tiny_bert, texts, cache=str(tmp_path / "cache"))

@@ -72,7 +72,7 @@ def test_models_are_pinned_to_commits(cache: Path, tiny_bert: Path, tmp_path: Pa
     assert pin(local) == local
 
 
-def test_what_was_read_is_read_again(cache: Path, tmp_path: Path) -> None:
+def test_pinned_commits_are_used_again(cache: Path, tmp_path: Path) -> None:
     """The saved recipe's commits hold, whatever the branch means by now; a revision that is asked for wins."""
     first = pin(recipe(tmp_path, teachers=[{"model": "me/tiny", "revision": "v1"}]))
     (tmp_path / "recipe.yaml").write_text(first.to_yaml())

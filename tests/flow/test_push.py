@@ -147,7 +147,7 @@ def test_the_report_of_a_fine_tuned_model_is_not_uploaded(hub: Hub, run: Path, t
     assert "README.md" in hub.files and not [name for name in hub.files if name.startswith("report")]
 
 
-def test_what_goes_wrong_is_said(hub: Hub, run: Path, tmp_path: Path) -> None:
+def test_errors_of_the_hub_are_shown(hub: Hub, run: Path, tmp_path: Path) -> None:
     refused = push(hub, str(run), "me/small", HF_TOKEN="wrong")
     assert refused.returncode == 4 and "the Hub refuses" in refused.stderr and "hf auth login" in refused.stderr
     off = push(hub, str(run), "me/small", HF_HUB_OFFLINE="1")

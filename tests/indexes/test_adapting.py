@@ -108,7 +108,7 @@ def test_a_shuffled_index_is_doubted(tiny_bert: Path, old: np.ndarray, sentences
         (lambda given: given | {"queries": [{"text": "a"}]}, 'queries, row 1: .*"query"'),
     ],
 )
-def test_what_cannot_be_adapted_to_is_refused_and_leaves_nothing(
+def test_unusable_models_for_adapting_are_refused_and_leave_nothing(
     change: Callable[[dict[str, Any]], dict[str, Any]],
     told: str,
     tiny_bert: Path,

@@ -230,7 +230,7 @@ def test_it_is_called_from_the_package(
         (lambda given: given | {"rows": 3}, "rows: 3 .*16"),
     ],
 )
-def test_what_cannot_be_checked_is_refused(
+def test_indexes_that_cannot_be_checked_are_refused(
     change: Callable[[dict[str, object]], dict[str, object]],
     told: str,
     tiny_bert: Path,

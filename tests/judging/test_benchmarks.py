@@ -108,7 +108,7 @@ def test_results_of_other_weights_are_not_taken(
     assert len(runs) == 3
 
 
-def test_of_tasks_that_are_joined_every_part_is_kept(runs: list[str], tmp_path: Path) -> None:
+def test_every_part_of_joined_tasks_is_kept(runs: list[str], tmp_path: Path) -> None:
     from mteb.mocks.mock_tasks import MockAggregatedTask
 
     from distilvec.judging.results import ResultFiles

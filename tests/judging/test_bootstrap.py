@@ -185,7 +185,7 @@ def test_scores_survive_json(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("items", [6, 10, 20])
-def test_of_few_items_winners_are_rare_too(items: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_winners_are_rare_with_few_items(items: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn items alone call too many differences supported where there are none."""
     rng = np.random.default_rng(items)
     gaps = rng.normal(0, 0.1, (400, items))

@@ -253,7 +253,7 @@ def test_a_file_of_data_is_not_a_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", [["stsb"], None, 7])
-def test_what_is_neither_name_nor_file_nor_mapping_is_refused(spec: Any) -> None:
+def test_tasks_that_are_not_a_name_file_or_mapping_are_refused(spec: Any) -> None:
     with pytest.raises(DistilvecError, match=rf"^judging\.tasks: .*{type(spec).__name__}"):
         load_task(spec)
 

@@ -114,7 +114,7 @@ def test_coordinates_of_very_different_units_all_count(world) -> None:
     assert method._explained(0, far, targets(world, method)).isfinite().all()
 
 
-def test_what_a_cosine_explains_does_not_hang_on_the_length_that_it_leaves_open(world) -> None:
+def test_explained_share_of_a_cosine_does_not_depend_on_length(world) -> None:
     method = world.method("multi_cosine", width=16)
     kernel, target = method.kernels(world.output(ROWS).embedding)[0], targets(world, method)
     found = method._explained(0, kernel, target)

@@ -60,7 +60,7 @@ def test_the_written_method_passes_its_written_test_and_trains(
     assert '"term/my_idea"' in (tmp_path / "out" / "run.jsonl").read_text()
 
 
-def test_what_is_written_in_a_folder_of_ones_own_can_be_installed(tmp_path: Path, start: Starter) -> None:
+def test_a_new_method_in_its_own_folder_can_be_installed(tmp_path: Path, start: Starter) -> None:
     pytest.importorskip("setuptools", minversion="64")
     own = tmp_path / "own"
     said = new_method("my_idea", own)

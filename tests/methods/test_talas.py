@@ -106,7 +106,7 @@ def test_the_guide_is_not_pulled_where_it_is_detached(world, mean, guide) -> Non
         assert embedding.grad.any()
 
 
-def test_what_is_switched_off_is_not_computed_and_not_asked_for(world) -> None:
+def test_terms_without_weight_are_not_computed(world) -> None:
     needs = world.method("talas", simcse_weight=0).needs(world.student, world.teachers)
     assert (needs.student, needs.coupled, needs.sentence) == (WantedOfStudent(layers=True), True, True)
     method = world.method("talas", tamd_weight=0)

@@ -279,7 +279,7 @@ def test_given_vectors_may_lack_texts(tmp_path: Path, sentences: list[str]) -> N
         assert [row[f"negative_{n}"] for n in range(1, 6)] == [text for text in order if text not in answers][:5]
 
 
-def test_what_cannot_be_mined_is_refused(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+def test_corpora_that_cannot_be_mined_are_refused(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
     pairs = {"path": pairs_of(sentences[:20]), "text": ["q", "d"]}
     with pytest.raises(DistilvecError, match=r"^corpus\.text: .*text: \[query, answer\]"):
         distilvec.mine(str(tiny_bert), {"path": sentences[:20]}, tmp_path / "a")

@@ -93,7 +93,9 @@ def test_content_is_the_answer_without_its_end(pipeline: Any) -> None:
     assert output.extras["answer_loss"].shape == (2, len(PAIRS))
 
 
-def test_what_cannot_write_is_refused(tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_cannot_generate_are_refused(
+    tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(DistilvecError):
         open_writer(tmp_path / "nothing")
     folder = built("gpt2", tmp_path)

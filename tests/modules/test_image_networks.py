@@ -87,7 +87,7 @@ def test_features_are_those_of_the_specification(kind: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_what_the_published_networks_see(kind: str) -> None:
+def test_input_scaling_of_the_published_networks(kind: str) -> None:
     net, image = network(kind), pictures(1, 48)[0]
     size, shift, scale = SEEN[kind]
     (found,) = net.preprocess([image])["pixel_values"]

@@ -29,7 +29,7 @@ def test_prompt_separator_answer_end(tokenizer: Any) -> None:
     assert found.kinds == [PROMPT] * found.prompt + [ANSWER] * found.answer + [END]
 
 
-def test_what_is_continued_is_what_was_trained_on(tokenizer: Any) -> None:
+def test_prompts_are_spelt_as_in_training(tokenizer: Any) -> None:
     spell = AnswerSpeller(tokenizer, None)
     (found,), (prompt,) = spell(split_items([ITEM], "\n")), spell.prompts([ITEM[0]], 64)
     assert prompt == found.ids[: found.prompt]

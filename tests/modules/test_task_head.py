@@ -96,7 +96,7 @@ def test_damaged_and_missing_heads_are_named(tmp_path: Path) -> None:
         TaskHead.load(tmp_path)
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_impossible_task_heads_are_refused() -> None:
     with pytest.raises(DistilvecError, match=r"\['only'\]"):
         TaskHead(4, labels=["only"])
     with pytest.raises(DistilvecError, match=r"\['a', 'a'\]"):

@@ -131,7 +131,7 @@ def test_every_kind_gives_one_vector_for_an_image(folders, kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_saved_opens_with_sentence_transformers_alone(folders, kind, tmp_path) -> None:
+def test_saved_vision_models_open_with_plain_sentence_transformers(folders, kind, tmp_path) -> None:
     model = open_vision(folders[kind], device="cpu")
     images = [*pictures(2), pictures(1)[0].convert("L")]
     model.save_pretrained(str(tmp_path / "student"), create_model_card=False)
@@ -161,7 +161,7 @@ def test_every_form_of_an_image(folders, kind, tmp_path) -> None:
     np.testing.assert_allclose(model.encode(grey), coloured, rtol=1e-5, atol=1e-6)
 
 
-def test_what_sentence_transformers_makes_of_them_by_itself(folders) -> None:
+def test_vision_models_as_sentence_transformers_opens_them(folders) -> None:
     """Why there is a loader: no first token, no width for MobileNet, no grey images."""
     assert SentenceTransformer(str(folders["vit"]), device="cpu")[1].pooling_mode == "mean"
     with pytest.raises(ValueError, match="MobileNetV2Config"):

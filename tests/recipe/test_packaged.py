@@ -52,6 +52,6 @@ def test_the_papers_settings_on_each_of_their_sets(name: str, data: str, tmp_pat
         ("paper-talas", "sick", "paper-talas .*--data .*paper-cdm"),
     ],
 )
-def test_what_is_not_there_is_said(name: str, data: str | None, said: str) -> None:
+def test_unknown_packaged_recipes_are_named(name: str, data: str | None, said: str) -> None:
     with pytest.raises(DistilvecError, match=said):
         read(name, data)

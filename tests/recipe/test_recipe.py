@@ -141,7 +141,7 @@ def test_a_key_that_earlier_versions_did_not_know_is_written_only_where_it_says_
     assert "muon: true" in Recipe.load(written(tmp_path, MINIMAL), ["optimizer.muon=true"]).to_yaml()
 
 
-def test_what_does_not_go_together_is_said_before_anything_is_taught(tmp_path: Path) -> None:
+def test_contradicting_settings_are_refused_before_teaching(tmp_path: Path) -> None:
     file = written(tmp_path, MINIMAL + "  fp16: true\n")
     with pytest.raises(DistilvecError, match=r"line \d+, training\.fp16: .*Set bf16"):
         Recipe.load(file, ["optimizer.sharpness={kind: sam}"])
@@ -271,7 +271,7 @@ class Embedder:
         (lambda texts: [[1.0] for _ in texts], "<lambda>"),
     ],
 )
-def test_what_no_recipe_can_find_again_says_so(call: Any, named: str) -> None:
+def test_functions_given_from_python_are_not_found_by_a_saved_recipe(call: Any, named: str) -> None:
     data = {"corpus": {"path": "x"}, "student": {"model": "m"}, "teachers": [{"call": call}]}
     text = Recipe.build(data).to_yaml()
     saved = Recipe.build(plain_yaml.read(text))

@@ -78,7 +78,7 @@ def test_another_word_is_answered_with_the_right_one(key: str, remedy: str) -> N
         ({"torch_compile_backend": "inducto"}, {}, 'Did you mean "inductor"?'),
     ],
 )
-def test_what_cannot_work_is_said_with_the_recipe(
+def test_impossible_training_settings_are_refused_with_the_recipe(
     training: dict[str, Any], optimizer: dict[str, Any], said: str
 ) -> None:
     assert said in str(refused(training, optimizer=optimizer))
@@ -92,7 +92,7 @@ def test_what_cannot_work_is_said_with_the_recipe(
         ({"best": "score", "evaluate_every": 4, "save_every": 6}, "training.save_every: save_every (6)"),
     ],
 )
-def test_what_follows_an_evaluation_needs_one(training: dict[str, Any], said: str) -> None:
+def test_keys_that_depend_on_evaluation_need_it(training: dict[str, Any], said: str) -> None:
     with pytest.raises(DistilvecError) as caught:
         check_evaluations(TrainingSection(**training))
     assert said in str(caught.value)

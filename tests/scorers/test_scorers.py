@@ -137,7 +137,7 @@ def test_models_that_judge_no_pairs_are_refused(cross_encoders: dict[int, Path],
             load_scorer(device="cpu", **options)  # type: ignore[arg-type]
 
 
-def test_what_finetune_made_of_pairs_is_a_scorer(tmp_path: Path, tiny_bert: Path) -> None:
+def test_a_model_finetuned_on_pairs_is_a_scorer(tmp_path: Path, tiny_bert: Path) -> None:
     from distilvec.flow.finetune import finetune
     from distilvec.tasks.predictor import Predictor
 
@@ -404,7 +404,7 @@ def test_an_error_in_a_scorer_shows_its_input() -> None:
         load_scorer(name="mine", call=two)
 
 
-def test_who_has_nothing_to_say_is_named(
+def test_scorers_without_scores_are_named(
     tmp_path: Path, tiny_bert: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     row = rows_of(sentences[:60])[0]

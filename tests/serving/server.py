@@ -67,4 +67,4 @@ def batched(work: Callable[[Batcher], Any], **options: Any) -> Any:
 
 
 def posted(address: str, **body: Any) -> httpx2.Response:
-    return httpx2.post(f"{address}/v1/embeddings", json=body)
+    return httpx2.post(f"{address}/v1/embeddings", json=body, timeout=60)

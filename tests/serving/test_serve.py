@@ -113,7 +113,7 @@ def test_sides_are_those_of_the_model(tiny_model_folders: dict[str, Path]) -> No
                 asked = client.embeddings.create(model="small", input=["a cat"], extra_body={"input_type": side})
                 assert np.allclose(asked.data[0].embedding, encode(["a cat"])[0], atol=1e-5), side
             body = {"input": "a cat", "model": None, "encoding_format": None, "dimensions": None, "input_type": None}
-            assert httpx2.post(f"{address}/v1/embeddings", json=body).status_code == 200
+            assert httpx2.post(f"{address}/v1/embeddings", json=body, timeout=60).status_code == 200
 
 
 def test_a_student_can_be_a_teacher_over_the_wire(
@@ -222,7 +222,7 @@ def test_vectors_with_nan_are_not_served(tiny_bert: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(model, "encode", broken)
     with running(application(model, "small")) as found:
         body = {"input": ["good", "a bad one"], "encoding_format": encoding}
-        answer = httpx2.post(f"{found}/v1/embeddings", json=body)
+        answer = httpx2.post(f"{found}/v1/embeddings", json=body, timeout=60)
     assert answer.status_code == 500 and "no numbers for input 1" in answer.json()["error"]["message"]
 
 
@@ -326,7 +326,9 @@ def test_a_key_with_a_line_end_is_the_key(start: Starter, tiny_bert: Path, monke
         serve(str(tiny_bert), key_env="K")
 
 
-def test_what_cannot_be_served(tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_that_cannot_be_served_are_refused(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(DistilvecError, match=r"^--key-env: .*NO_SUCH_VARIABLE"):
         serve(str(tiny_bert), key_env="NO_SUCH_VARIABLE")
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(DistilvecError, match=r"^127\.0\.0\.1:\d+: .*"):

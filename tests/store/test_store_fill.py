@@ -122,7 +122,7 @@ def test_a_vector_that_is_not_finite_names_the_text(tmp_path: Path, filling: Mod
     assert not store.missing(filling.keys(texts)).any()
 
 
-def test_what_fill_refuses(tmp_path: Path, filling: ModuleType) -> None:
+def test_teaching_another_teacher_or_other_keys_is_refused(tmp_path: Path, filling: ModuleType) -> None:
     texts = filling.texts(20)
     store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
     other = filling.HashTeacher()
@@ -250,7 +250,7 @@ def test_a_part_of_token_signals_is_written_when_it_is_old(tmp_path: Path, filli
         assert not RaggedSignal(tmp_path, "tokenids").missing(filling.keys([text])).any()
 
 
-def test_what_a_dead_writer_left_is_removed_of_every_signal(tmp_path: Path, filling: ModuleType) -> None:
+def test_leftovers_of_a_dead_writer_are_removed_for_every_signal(tmp_path: Path, filling: ModuleType) -> None:
     from distilvec.store import RaggedSignal
 
     store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)

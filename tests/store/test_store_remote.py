@@ -103,7 +103,7 @@ def test_a_copy_whose_record_is_missing_does_not_exist_and_is_made_again(tmp_pat
     check(SignalStore.open(tmp_path / "two"), 20)
 
 
-def test_what_is_damaged_here_is_not_copied_and_comes_back(tmp_path: Path, url: str) -> None:
+def test_damaged_parts_are_not_uploaded_and_are_restored(tmp_path: Path, url: str) -> None:
     one = filled(tmp_path / "one", 0, 20)
     push(one.path, url)
     filled(one.path, 20, 40)

@@ -166,7 +166,7 @@ def copy_with(folder: Path, target: Path, **config: Any) -> Path:
     return target
 
 
-def test_what_is_not_a_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_that_are_not_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for model in (tmp_path / "nowhere", str(tmp_path / "nowhere"), "./nowhere"):
         with pytest.raises(DistilvecError, match=rf"^{re.escape(str(model))}: "):
             load_student(model)

@@ -222,7 +222,7 @@ def test_a_cut_student_reads_no_more_than_its_positions(
     assert difference(student.eval().encode([long]), source.encode([long])) < 5e-5
 
 
-def test_what_cannot_be_is_said_in_a_line(tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
+def test_impossible_shapes_are_refused_in_one_line(tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
     bert, qwen, modern = (
         load_student(tiny_model_folders[kind], device="cpu") for kind in ("bert", "qwen3", "modernbert")
     )

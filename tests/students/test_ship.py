@@ -156,7 +156,7 @@ class Foreign(Module):
         return None
 
 
-def test_what_would_not_load_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
+def test_students_that_would_not_load_again_are_not_shipped(tiny_bert: Path, tmp_path: Path) -> None:
     student = load_student(tiny_bert, device="cpu")
     with pytest.raises(DistilvecError, match='space "own"'):
         ship(student, tmp_path / "student", space="teacher")

@@ -201,7 +201,7 @@ def test_two_ways_of_pooling_widen_the_pooled_states_and_not_the_tokens(tiny_ber
     assert out.layers.shape[-1] == out.embedding.shape[-1] == tap.pooled == tap.info.width == 2 * wide
 
 
-def test_what_modules_leave_behind_is_handed_on(tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
+def test_features_added_by_modules_are_passed_on(tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
     base = load_student(tiny_model_folders["bert"], device="cpu").eval()
     head = Dense(32, 8, activation_function=None, module_output_name="expert")
     student = SentenceTransformer(modules=[*base.children(), head], device="cpu")
@@ -222,7 +222,9 @@ def test_static_students_have_views_but_no_layers(sentences: list[str], tiny_ber
         tap(student.preprocess(sentences[:5]), views=1, layers=True)
 
 
-def test_what_cannot_be_given_is_refused(tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
+def test_signals_that_a_student_cannot_give_are_refused(
+    tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
     student = load_student(tiny_model_folders["bert"], device="cpu")
     tap = StudentTap(student)
     features = features_of(student, sentences[:2])

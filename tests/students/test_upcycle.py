@@ -124,7 +124,7 @@ def test_balance_can_be_trained(tiny_bert: Path, sentences: list[str]) -> None:
     assert loads[0] > 0.45 and loads[-1] < 0.35
 
 
-def test_what_cannot_be_upcycled(tiny_model_folders: dict[str, Path]) -> None:
+def test_models_that_cannot_be_upcycled_are_refused(tiny_model_folders: dict[str, Path]) -> None:
     with pytest.raises(DistilvecError, match="type qwen3 .*bert"):
         upcycle(opened(tiny_model_folders["qwen3"]))
     bert: Any = tiny_model_folders["bert"]

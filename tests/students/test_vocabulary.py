@@ -110,9 +110,7 @@ def test_the_most_used_pieces_are_kept(tiny_bert: Path) -> None:
     assert [word in kept for word in words] == [True] * 10 + [False] * 10
 
 
-def test_what_a_small_corpus_leaves_free_goes_to_the_tokenizers_next_pieces(
-    real_teacher_folder: Path, sentences: list[str]
-) -> None:
+def test_a_vocabulary_larger_than_the_corpus_uses_is_filled_up(real_teacher_folder: Path, sentences: list[str]) -> None:
     tokenizer = load_student(real_teacher_folder, device="cpu").tokenizer
     few = sentences[:20]
     pruned = prune_tokenizer(tokenizer, few, 20_000)
@@ -193,7 +191,7 @@ def test_a_real_tokenizer_pruned_hard(real_teacher_folder: Path, sentences: list
     assert check(tokenizer, sentences, 600, sentences + OTHER) > 5
 
 
-def test_what_cannot_be_pruned_is_refused(tiny_bert: Path, sentences: list[str]) -> None:
+def test_tokenizers_that_cannot_be_pruned_are_refused(tiny_bert: Path, sentences: list[str]) -> None:
     tokenizer = load_student(tiny_bert, device="cpu").tokenizer
     with pytest.raises(DistilvecError, match=r"vocabulary is 50, .*\b(\d+)\. .*\b\1 pieces"):
         prune_tokenizer(tokenizer, sentences, 50)

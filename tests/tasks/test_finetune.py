@@ -272,7 +272,7 @@ def test_bad_rows_are_counted_and_said(tiny_bert: Path, tmp_path: Path) -> None:
     assert record["train"] == {"rows": 63, "left_out": {"empty": 1, "missing label": 1}}
 
 
-def test_what_cannot_be_done_is_said_before_anything_is_trained(
+def test_impossible_finetuning_is_refused_before_training(
     tiny_bert: Path, files: dict[str, Path], tmp_path: Path
 ) -> None:
     def refused(match: str, data: Any = files["train"], output: Path = tmp_path / "out", **options: Any) -> None:

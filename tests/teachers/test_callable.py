@@ -287,7 +287,7 @@ def held(network: Network) -> Any:
         (lambda seed: Service(Network(seed)), 0, 1),
     ],
 )
-def test_what_a_function_carries_along_is_part_of_its_fingerprint(make: Any, one: Any, other: Any) -> None:
+def test_the_closure_of_a_function_is_part_of_its_fingerprint(make: Any, one: Any, other: Any) -> None:
     """Or one model's vectors would be taken for another's whose `encode` has the same text."""
     first, again, second = (load_teacher(call=make(value)).card.fingerprint for value in (one, one, other))
     assert first == again != second

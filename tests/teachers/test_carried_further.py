@@ -237,7 +237,9 @@ def test_a_network_counts_once_in_the_fingerprint(tmp_path: Path) -> None:
         ("None", {"width": array(1)}),  # the name of an attribute alone
     ],
 )
-def test_where_nothing_is_found_nothing_changes(default: str, names: dict[str, Any], tmp_path: Path) -> None:
+def test_functions_that_carry_nothing_keep_their_fingerprint(
+    default: str, names: dict[str, Any], tmp_path: Path
+) -> None:
     text = f"""
         def embed(texts, given={default}):
             return [[float(len(text)), (text if False else LINE).width, 1.0] for text in texts if length]
@@ -247,7 +249,7 @@ def test_where_nothing_is_found_nothing_changes(default: str, names: dict[str, A
     assert mark(function) == mark(FunctionType(function.__code__, function.__globals__, "embed", (None,)))
 
 
-def test_of_an_installed_package_no_names_count(tmp_path: Path) -> None:
+def test_names_of_installed_packages_do_not_count(tmp_path: Path) -> None:
     function = built(tmp_path, MODELS["function that is named"], MODEL=Network(1))
     assert len(carried(function)) == 1
     code = function.__globals__["one"].__code__

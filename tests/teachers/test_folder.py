@@ -123,7 +123,7 @@ def test_foreign_modules_are_refused(copy: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["SparseEncoder", "MultiVectorEncoder", "CrossEncoder", "ColBERT"])
-def test_what_gives_no_single_vector_for_a_text_is_refused(kind: str, copy: Path) -> None:
+def test_models_without_a_single_vector_per_text_are_refused(kind: str, copy: Path) -> None:
     """sentence-transformers would take its blocks with mean pooling behind them."""
     if kind == "ColBERT":  # of PyLate, which says so by its modules alone
         modules = json.loads((copy / "modules.json").read_text())

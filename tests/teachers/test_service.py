@@ -70,7 +70,7 @@ def test_a_key_is_hidden_before_the_message_is_cut(length: int, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("fault", ["drop", "html", "missing", "twice", "half", 500, 503, 522, 429])
-def test_what_goes_wrong_for_a_while_is_asked_again(fault: Any) -> None:
+def test_temporary_errors_are_retried(fault: Any) -> None:
     with serving(lambda number, texts: fault if number % 3 == 1 else None) as service:
         assert same(teacher_of(service).encode(TEXTS), TEXTS)
         assert service.answered == dict.fromkeys([*TEXTS, "A probe."], 1)
@@ -111,7 +111,7 @@ def test_a_retry_after_of_zero_still_waits(said: str) -> None:
         (400, DistilvecError, r"^big: .*'A probe\.' \(HTTP 400: fault 400"),
     ],
 )
-def test_what_stays_wrong_is_said(fault: Any, kind: type, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permanent_errors_are_reported(fault: Any, kind: type, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BIG_KEY", "sk-secret")
     with serving(lambda number, texts: fault) as service, pytest.raises(kind, match=said) as caught:
         teacher_of(service, attempts=3, key_env="BIG_KEY")
@@ -175,7 +175,7 @@ def test_good_halves_of_a_split_request_are_not_requested_again(tmp_path: Path, 
     assert not (tmp_path / "out/stores/big/answers").exists()
 
 
-def test_what_judging_asks_is_paid_for_once(tmp_path: Path, tiny_bert: Path) -> None:
+def test_judged_texts_are_requested_once(tmp_path: Path, tiny_bert: Path) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:60]))
     rows = [
         {"text1": f"{text} here", "text2": f"{text} there", "score": place} for place, text in enumerate(TEXTS[:30])
@@ -192,7 +192,7 @@ def test_what_judging_asks_is_paid_for_once(tmp_path: Path, tiny_bert: Path) -> 
     assert {piece.path for piece in pieces(place) if piece.kind == "store"} == {place, place / "judging"}
 
 
-def test_what_judging_has_paid_for_is_kept_when_it_fails(tmp_path: Path, tiny_bert: Path) -> None:
+def test_answers_for_judging_are_kept_when_it_fails(tmp_path: Path, tiny_bert: Path) -> None:
     texts = [f"row {number} says {'so' * number}" for number in range(1, 41)]
     (tmp_path / "texts.txt").write_text("\n".join(texts[:20]))
     broken = {texts[33]}
@@ -227,7 +227,7 @@ def test_batches_respect_the_limits_of_texts_and_tokens() -> None:
         ({"modle": "m"}, r"big\.api: .*\"modle\".*\"model\""),
     ],
 )
-def test_what_cannot_work_is_said_at_once(api: dict[str, str], said: str) -> None:
+def test_impossible_services_are_refused_at_once(api: dict[str, str], said: str) -> None:
     with pytest.raises(DistilvecError, match=said):
         load_teacher(name="big", api={"url": "http://127.0.0.1:9/v1", "model": "m", **api})
 

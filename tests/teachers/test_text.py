@@ -336,7 +336,7 @@ def full(*_: Any, **__: Any) -> Any:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
 
 
-def test_what_a_gpu_has_no_room_for_is_read_in_halves(
+def test_a_batch_beyond_gpu_memory_is_read_in_halves(
     tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     teacher, plain = TextTeacher(tiny_bert, device="cpu"), TextTeacher(tiny_bert, device="cpu")

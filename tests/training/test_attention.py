@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("method", ["talas", "distilcse"])
-def test_what_is_tried_before_training_leaves_no_trace(
+def test_trying_kernels_leaves_no_trace(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """Dropout, the queue of a method and gradients are as without the trial; the kernel that is kept is sdpa."""

@@ -100,7 +100,7 @@ def test_attention_maps_are_the_same(tiny_bert: Path, sentences: list[str], kern
     assert torch.allclose(plain.embedding, fast.embedding, atol=1e-6)
 
 
-def test_what_cannot_be_compiled_is_said(tiny_bert: Path, sentences: list[str]) -> None:
+def test_a_failed_compilation_names_its_setting(tiny_bert: Path, sentences: list[str]) -> None:
     student = load_student(tiny_bert, device="cpu").train()
 
     def broken(graph: Any, inputs: Any) -> Any:

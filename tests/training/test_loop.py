@@ -389,7 +389,7 @@ def test_blocks_that_cannot_be_computed_again_are_named(home: Path, tmp_path: Pa
         gradient_checkpointing(bag, on=True).__enter__()
 
 
-def test_what_the_machine_lacks_is_said(home: Path, tmp_path: Path) -> None:
+def test_missing_trackers_and_unknown_scheduler_keywords_are_refused(home: Path, tmp_path: Path) -> None:
     with pytest.raises(DistilvecError, match=r'^training\.report_to: .*"tensorbord".*"tensorboard"'):
         run(home, tmp_path, report_to="tensorbord")
     with pytest.raises(EnvironmentProblem, match=r'^training\.report_to: .*"clearml".*pip install'):

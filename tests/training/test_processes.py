@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -181,9 +182,26 @@ def logged(out: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in line.items() if k == "loss" or k.startswith("term/")} for line in lines if "loss" in line]
 
 
+Alone = Callable[[str], tuple[Running, Path]]
+
+
+@pytest.fixture(scope="module")
+def alone(start: Starter, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    """Name of a job -> its training in one process and its output; started once."""
+    trainings: dict[str, tuple[Running, Path]] = {}
+
+    def train(name: str) -> tuple[Running, Path]:
+        if name not in trainings:
+            out = tmp_path_factory.mktemp(f"one-{name}")
+            trainings[name] = start.train(home=home, out=out, **{"student": "still"} | complete(JOBS[name])), out
+        return trainings[name]
+
+    return train
+
+
 @pytest.mark.parametrize("name", JOBS)
-def test_two_processes_equal_one(start: Starter, home: Path, tmp_path: Path, name: str) -> None:
-    check_equal_to_one(start, home, tmp_path, name)
+def test_two_processes_equal_one(start: Starter, home: Path, tmp_path: Path, alone: Alone, name: str) -> None:
+    check_equal_to_one(start, home, tmp_path, alone, name)
 
 
 @pytest.mark.parametrize(
@@ -206,26 +224,26 @@ def test_two_processes_equal_one(start: Starter, home: Path, tmp_path: Path, nam
     ],
 )
 def test_two_processes_with_a_part_of_the_student_each_equal_one(
-    start: Starter, home: Path, tmp_path: Path, name: str
+    start: Starter, home: Path, tmp_path: Path, alone: Alone, name: str
 ) -> None:
     asked = {"env": {"ACCELERATE_USE_FSDP": "true"}} if name == "talas" else {"training": {"fsdp": True}}
-    check_equal_to_one(start, home, tmp_path, name, **asked)
-    parts = [json.loads((tmp_path / f"two/part-{rank}.json").read_text()) for rank in (0, 1)]
+    check_equal_to_one(start, home, tmp_path, alone, name, **asked)
+    parts = [json.loads((tmp_path / f"part-{rank}.json").read_text()) for rank in (0, 1)]
     assert sum(parts) == pytest.approx(1) and max(parts) < 0.6
 
 
 def check_equal_to_one(
-    start: Starter, home: Path, tmp_path: Path, name: str, training: Any = None, env: Any = None
+    start: Starter, home: Path, out: Path, alone: Alone, name: str, training: Any = None, env: Any = None
 ) -> None:
     job = {"student": "still"} | complete(JOBS[name])
     both_job = job | {"training": job["training"] | (training or {}), "env": env or {}}
-    alone = start.train(home=home, out=tmp_path / "one", **job)
-    both = start_two(start, home=home, out=tmp_path / "two", **both_job)
-    for running in [alone, *both]:
+    single, single_out = alone(name)
+    both = start_two(start, home=home, out=out, **both_job)
+    for running in [single, *both]:
         code, output = running.wait()
         assert code == 0, output
-    one = load_file(tmp_path / "one/final-0.safetensors")
-    first, second = (load_file(tmp_path / f"two/final-{rank}.safetensors") for rank in (0, 1))
+    one = load_file(single_out / "final-0.safetensors")
+    first, second = (load_file(out / f"final-{rank}.safetensors") for rank in (0, 1))
     begun = load_file(home / job["student"] / "model.safetensors")
     moved = max(
         float((one[f"student.0.model.{key}"] - value).abs().max())
@@ -241,14 +259,14 @@ def check_equal_to_one(
         torch.testing.assert_close(
             first[key], one[key], rtol=1e-3, atol=1e-4, msg=lambda text, key=key: f"{key}: {text}"
         )
-    expected, found = logged(tmp_path / "one"), logged(tmp_path / "two")
+    expected, found = logged(single_out), logged(out)
     assert len(expected) == len(found) > 2
     for entry, other in zip(expected, found, strict=True):
         assert entry.keys() == other.keys()
         assert list(entry.values()) == pytest.approx(list(other.values()), rel=1e-3, abs=1e-5)
     held_out = [
-        json.loads((tmp_path / file).read_text())
-        for file in ("one/held-out-0.json", "two/held-out-0.json", "two/held-out-1.json")
+        json.loads(file.read_text())
+        for file in (single_out / "held-out-0.json", out / "held-out-0.json", out / "held-out-1.json")
     ]
     assert bool(held_out[0]) != ("task" in job)
     assert held_out[1] == held_out[2] == pytest.approx(held_out[0], rel=1e-3, abs=1e-5)

@@ -316,7 +316,9 @@ def test_a_bad_part_is_set_aside_and_made_again(
     assert len(RaggedSignal(store.path, "attention-1")) == 10
 
 
-def test_what_cannot_be_had_is_said(tmp_path: Path, tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
+def test_unavailable_signals_are_refused(
+    tmp_path: Path, tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
     corpus: Corpus = read_corpus(sentences[:10], tmp_path / "corpus", holdout=0.0)
     teacher = load_teacher(model=tiny_model_folders["bert"])
     store = SignalStore.create(tmp_path / "store", teacher.card, teacher.card.width)
