@@ -40,12 +40,13 @@ from distilvec.flow.prepare import (
 from distilvec.flow.score import STORAGE, QueryDocuments, open_scorer, score_one, scores_of
 from distilvec.flow.settle import settle, wants_of
 from distilvec.flow.start import FOLDER
-from distilvec.flow.teach import Taught
+from distilvec.flow.teach import Taught, held_precision
 from distilvec.recipe import Recipe, given
 from distilvec.store import FillReport, RaggedSignal, SignalStore, fill
 from distilvec.store.layout import read_signals
 from distilvec.store.scan import part_names
 from distilvec.teachers import Teacher, TeacherReport, check_teacher
+from distilvec.teachers.precision import settle_precision
 from distilvec.teachers.service import ServiceTeacher
 from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.training import Material, fit
@@ -212,6 +213,7 @@ def _probe_teachers(
     every = [np.asarray(corpus.teacher_keys), *([] if more is None else [np.asarray(more)])]
     keys_of_all = np.unique(np.concatenate(every), axis=0)
     for section, teacher, signals in zip(probe.recipe.teachers, probe.teachers.each, wanted, strict=True):
+        said = settle_precision(teacher, texts, held_precision(kept / "stores" / section.name))
         seen = check_teacher(teacher, texts, corpus.modality)
         store = SignalStore.create(place / "probe" / section.name, teacher.card, teacher.card.width, section.storage)
         stored = NOTHING if section.live else signals
@@ -238,6 +240,8 @@ def _probe_teachers(
             f"{rate:,.0f}/s: {duration(missing / rate)}; {sum(sizes.values()):,} bytes {each}, "
             f"{size(written)} in all",
         )
+        if said:
+            summary.add("", said)
         if isinstance(teacher, ServiceTeacher):
             requests, tokens, price = teacher.cost(texts, missing)
             paid = "" if price is None else f", {price:,.2f} at {teacher.price:g} per million tokens"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import logging
 from collections.abc import Iterator, Sequence
@@ -46,6 +47,7 @@ class TextTeacher(SentenceTeacher):
         model: the `SentenceTransformer`.
         prompts: the prompts that the model brings, by name.
         prompt_chosen: whether a prompt (or none) was asked for, rather than left to the model's default.
+        dtype_open: whether nobody asked for a precision, so that a probe may choose it (`teachers.precision`).
         sides: what the model itself puts before a "query" and a "document"; empty where a text of the caller's own
             stands before all.
         head: of the task that it was fine-tuned on, None without one.
@@ -53,6 +55,8 @@ class TextTeacher(SentenceTeacher):
         assumed_pooling: whether neither the folder nor the caller says anything about pooling, so that it was chosen by
             the kind of model.
     """
+
+    dtype_open = False
 
     def __init__(
         self,
@@ -75,7 +79,7 @@ class TextTeacher(SentenceTeacher):
         dtype_name = dtype or best_dtype(self.device)
         if dtype_name not in DTYPES:
             raise DistilvecError(f'unknown dtype "{dtype_name}"', where=name, remedy=nearest(dtype_name, DTYPES))
-        self._dtype = DTYPES[dtype_name]
+        self._dtype, self.dtype_open = DTYPES[dtype_name], dtype is None
         self.model = open_model(
             folder,
             name=str(model),
@@ -110,6 +114,10 @@ class TextTeacher(SentenceTeacher):
         beside += ["without its chat template"] if plain else []
         beside += tokens_put(self.model)
         self.card = self._make_card(name, str(model), folder, dtype_name, beside)
+
+    def compute_in(self, dtype: str) -> None:
+        """Compute in another precision from now on; the weights stay as they are held."""
+        self._dtype, self.card = DTYPES[dtype], dataclasses.replace(self.card, dtype=dtype)
 
     def rest(self) -> None:
         """Leave the memory of a GPU to others; asked again, the model goes back there by itself."""

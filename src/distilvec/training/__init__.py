@@ -1,9 +1,9 @@
 """Training: data of a step, the distiller, the loop, and `fit`, which puts them together."""
 
+from distilvec.precision import bfloat16_pays
 from distilvec.training.checkpoint import newest_checkpoint
 from distilvec.training.data import Collator, SignalSource
 from distilvec.training.fit import Fitted, Material, Settings, fit
-from distilvec.training.precision import bfloat16_pays
 from distilvec.training.sample import free_maps
 from distilvec.training.samplers import BucketedBatches
 from distilvec.training.sources import LiveSource, StoreSource
