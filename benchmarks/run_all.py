@@ -1,6 +1,6 @@
 """All benchmarks one after another, with their defaults: store, encode, step, allocator, attention,
 alignment, token_steps, expert_head, many_teachers, dispatch, static, scale,
-ray_teaching, service, engines, stream, mining.
+ray_teaching, service, engines, stream, mining, out_of_the_box.
 
     OMP_NUM_THREADS=2 python benchmarks/run_all.py
 
@@ -13,8 +13,9 @@ what one more teacher adds to a step of gaussian. dispatch: sparse dispatch to e
 the sphere. static: static students beside a transformer. scale: what `plan --rows` prints. ray_teaching:
 what Ray costs beside one process (extra ray). service: how much of the throughput that a server allows
 comes through. engines: one student on torch, ONNX and OpenVINO. stream: what reading a data set of the hub
-fetches. mining: beside sentence-transformers' miner; it needs the shared data. Each writes its figures to
-benchmarks/results/NAME.json, and most a NAME.md. They take an hour and a half together on 2 cores.
+fetches. mining: beside sentence-transformers' miner; it needs the shared data. out_of_the_box: a whole job by
+defaults, beside sentence-transformers' documented way. Each writes its figures to
+benchmarks/results/NAME.json, and most a NAME.md. They take two hours together on 2 cores.
 `attack.py`, which kills commands and feeds hostile inputs, takes longer and is started by itself, as is `web.py`,
 which needs node, npm and Chromium.
 """
@@ -45,6 +46,7 @@ BENCHMARKS = (
     "engines",
     "stream",
     "mining",
+    "out_of_the_box",
 )
 
 

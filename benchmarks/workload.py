@@ -141,7 +141,7 @@ class Workload:
 
     def around(self, distiller: Distiller, name: str, collator: Collator, steps: int) -> Loop:
         """The loop that trains a distiller, with the sharpness-aware steps of a row."""
-        place = {"use_cpu": True} if self.device.type == "cpu" else {"bf16": True}
+        place = {"use_cpu": True, "bf16": False} if self.device.type == "cpu" else {"bf16": True}
         training = TrainingSection(
             batch_size=self.batch_size, save_every=10**6, max_steps=steps, logging_steps=50, **place
         )

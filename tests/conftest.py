@@ -40,6 +40,16 @@ def _one_pass() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _full_precision() -> None:
+    """Without a word on precision, processors compute in float32 here, so that figures are the same on all of them."""
+    from distilvec.precision import bfloat16_pays
+
+    for module in ("distilvec.teachers.precision", "distilvec.training.precision"):
+        found: Any = importlib.import_module(module)
+        found.bfloat16_pays = lambda device=None: device != "cpu" and bfloat16_pays("cuda")
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _looked_up_once() -> None:
     """What stays as it is while tests run: the commit that a report names, and the files of installed packages."""
     for module, name in (("distilvec.report.sections.rerun", "git_state"), ("distilvec.corpus.docstrings", "_files")):

@@ -116,21 +116,26 @@ def test_a_saved_section_has_what_was_written_and_what_all_have() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "cuda", "narrow"),
+    ("given", "cuda", "processor", "narrow"),
     [
-        ({}, True, True),
-        ({}, False, False),
-        ({"bf16": False}, True, False),
-        ({"fp16": True}, True, False),
-        ({"use_cpu": True}, True, False),
-        ({"use_cpu": False}, True, True),
+        ({}, True, False, True),
+        ({}, False, False, False),
+        ({}, False, True, True),
+        ({"bf16": False}, True, True, False),
+        ({"fp16": True}, True, True, False),
+        ({"use_cpu": True}, True, False, False),
+        ({"use_cpu": True}, True, True, True),
+        ({"use_cpu": False}, True, False, True),
     ],
 )
-def test_on_cuda_training_is_in_bfloat16_unless_its_precision_is_named(
-    given: dict[str, bool], cuda: bool, narrow: bool, monkeypatch: pytest.MonkeyPatch
+def test_training_is_in_bfloat16_where_it_pays_unless_its_precision_is_named(
+    given: dict[str, bool], cuda: bool, processor: bool, narrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: cuda)
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "flags : avx512_bf16" if processor else "flags : sse")
+    monkeypatch.setattr("distilvec.precision._product_seconds", lambda dtype: 0.5 if dtype is torch.bfloat16 else 1.0)
+    monkeypatch.setattr("distilvec.training.precision.bfloat16_pays", bfloat16_pays.__wrapped__)
     assert narrow_by_itself(TrainingSection.model_validate(given)) is narrow
 
 
@@ -149,7 +154,7 @@ def test_bfloat16_pays_where_its_products_are_faster(
 ) -> None:
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"flags : fpu {flags} sse")
     monkeypatch.setattr(
-        "distilvec.training.precision._product_seconds", lambda dtype: seconds if dtype is torch.bfloat16 else 1.0
+        "distilvec.precision._product_seconds", lambda dtype: seconds if dtype is torch.bfloat16 else 1.0
     )
     assert bfloat16_pays.__wrapped__() is pays
     assert bfloat16_pays() in (True, False)

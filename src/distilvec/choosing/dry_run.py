@@ -40,12 +40,13 @@ from distilvec.flow.prepare import (
 from distilvec.flow.score import STORAGE, QueryDocuments, open_scorer, score_one, scores_of
 from distilvec.flow.settle import settle, wants_of
 from distilvec.flow.start import FOLDER
-from distilvec.flow.teach import Taught
+from distilvec.flow.teach import Taught, held_precision
 from distilvec.recipe import Recipe, given
 from distilvec.store import FillReport, RaggedSignal, SignalStore, fill
 from distilvec.store.layout import read_signals
 from distilvec.store.scan import part_names
 from distilvec.teachers import Teacher, TeacherReport, check_teacher
+from distilvec.teachers.precision import settle_precision
 from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.training import Material, fit
 from distilvec.training.checks import companions_of
@@ -211,6 +212,7 @@ def _probe_teachers(
     every = [np.asarray(corpus.teacher_keys), *([] if more is None else [np.asarray(more)])]
     keys_of_all = np.unique(np.concatenate(every), axis=0)
     for section, teacher, signals in zip(probe.recipe.teachers, probe.teachers.each, wanted, strict=True):
+        said = settle_precision(teacher, texts, held_precision(kept / "stores" / section.name))
         seen = check_teacher(teacher, texts, corpus.modality)
         store = SignalStore.create(place / "probe" / section.name, teacher.card, teacher.card.width, section.storage)
         stored = NOTHING if section.live else signals
@@ -237,6 +239,8 @@ def _probe_teachers(
             f"{rate:,.0f}/s: {duration(missing / rate)}; {sum(sizes.values()):,} bytes {each}, "
             f"{size(written)} in all",
         )
+        if said:
+            summary.add("", said)
         if (cost := teacher.cost(texts, missing)) is not None:
             summary.add("", str(cost))
         summary.examples += _examples(section.name, seen)

@@ -86,7 +86,7 @@ class Bench:
     tasks: Sequence[JudgingTask]
     judged: Judgement | None
     probe_steps: int = 0
-    seen: Seen = field(default_factory=Seen)
+    seen: Seen = field(default_factory=lambda: Seen(further=True))
 
     @property
     def teacher(self) -> str:

@@ -79,7 +79,6 @@ def demo_recipe(
             remedy="Leave it or --student out.",
         )
     from distilvec.recipe import Recipe
-    from distilvec.training import bfloat16_pays
 
     with alone_in(claim(output)):
         corpus, tasks = write_data(output / "data", texts)
@@ -89,12 +88,10 @@ def demo_recipe(
     elif cross_tokenizer:
         source = None if fresh else "teacher"
         part = {"fresh": {"layers": 2, "width": 384, "heads": 12, "vocabulary": PIECES, "embeddings_from": source}}
-    fast = bfloat16_pays()
     recipe = {
         "corpus": {"path": str(corpus), "domain": "package"},
-        "teachers": [{"name": "teacher", "model": teacher or demo_teacher(), "dtype": "bfloat16" if fast else None}],
+        "teachers": [{"name": "teacher", "model": teacher or demo_teacher()}],
         "student": {**part, "max_length": 128},
-        "training": {"bf16": fast},
         "judging": {"tasks": tasks},
         "output": str(output),
     }

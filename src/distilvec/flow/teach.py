@@ -5,6 +5,7 @@ What trains is imported where it is needed: workers that only teach start in a f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -17,15 +18,17 @@ import torch
 from distilvec.corpus import Corpus
 from distilvec.corpus.keys import Components
 from distilvec.corpus.lazy import BLOCK, LazyTexts
-from distilvec.errors import DataError, Interrupted
+from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.evenly import evenly_spaced, sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.progress import Ticker
 from distilvec.recipe import TeacherSection
 from distilvec.store import FillReport, SignalStore, fill
+from distilvec.store.layout import note_precision
 from distilvec.store.statistics import Statistics
 from distilvec.store.turns import alone
 from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
+from distilvec.teachers.precision import settle_precision
 from distilvec.teachers.signals import NOTHING, Wanted
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from distilvec.tasks.base import Task
     from distilvec.training import SignalSource
 
-
+logger = logging.getLogger(__name__)
 #: Of a corpus that is a part of a store so many texts are looked at, for mean and deviation.
 _MEASURED = 200_000
 
@@ -187,11 +190,36 @@ def teach_one(
 def open_store(
     section: TeacherSection, corpus: Corpus, stores: Path, teacher: Teacher
 ) -> tuple[TeacherReport, SignalStore]:
-    """What is seen of a teacher beforehand, and its store, made where there is none and checked for damage."""
-    seen = check_teacher(teacher, corpus.teacher_texts(sampled_rows(corpus.train_rows, 256)), corpus.modality)
-    store = SignalStore.create(stores / section.name, teacher.card, teacher.card.width, section.storage)
+    """What is seen of a teacher beforehand, and its store, made where there is none and checked for damage.
+
+    Raises:
+        DistilvecError: float32 is asked for, and the store's vectors were computed in less.
+    """
+    texts = corpus.teacher_texts(sampled_rows(corpus.train_rows, 256))
+    folder = stores / section.name
+    held = held_precision(folder)
+    if said := settle_precision(teacher, texts, held):
+        logger.info("%s", said)
+    seen = check_teacher(teacher, texts, corpus.modality)
+    store = SignalStore.create(folder, teacher.card, teacher.card.width, section.storage)
+    if section.dtype == "float32" and held not in (None, "float32"):
+        raise DistilvecError(
+            f"the store holds vectors that the teacher computed in {held}, and dtype asks for float32",
+            where=str(folder),
+            remedy="Leave dtype out to go on with them, or give the teacher another name to compute all again.",
+        )
+    if held == "float32" != teacher.card.dtype:
+        note_precision(folder, teacher.card.dtype)
     store.verify(changed=True)
     return seen, store
+
+
+def held_precision(folder: Path) -> str | None:
+    """The coarsest precision that a teacher computed a store's vectors in; None where there are none."""
+    if not (folder / "store.json").exists():
+        return None
+    store = SignalStore.open(folder)
+    return str(store.card.get("dtype") or "float32") if len(store) else None
 
 
 def fill_store(

@@ -155,8 +155,8 @@ class TeacherSection(Section):
     rate_limit: float | None = Field(None, gt=0, description="calls or requests per second")
     dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
         None,
-        description="computation of a model, whose weights stay in the precision of its files; null = bfloat16 on "
-        "CUDA, float32 elsewhere",
+        description="computation of a model, whose weights stay in the precision of its files; null = "
+        "bfloat16 where the device is faster in it and a probe finds the same vectors, else float32",
     )
     token_budget: int | None = Field(
         None, gt=0, description="padded tokens that a model reads at once: fewer take less memory; null = by the device"

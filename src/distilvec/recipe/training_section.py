@@ -72,7 +72,7 @@ class TrainingSection(Section):
     adam_beta2: float = Field(0.999, ge=0, lt=1)
     adam_epsilon: float = Field(1e-8, gt=0)
     max_grad_norm: int | float | None = Field(1.0, ge=0, description="null or 0: no clipping")
-    bf16: bool | None = Field(None, description="null: on CUDA, where the GPU has instructions for it")
+    bf16: bool | None = Field(None, description="null: where the device is faster in bfloat16 than in float32")
     fp16: bool = Field(False, description="with loss scaling, for GPUs without bfloat16")
     use_cpu: bool = False
     torch_compile: bool = Field(False, description="compile the student's transformer where it trains")

@@ -241,6 +241,14 @@ def add_signal(folder: Path, signal: str, width: int, dtype: str, fingerprint: s
         write_json(target, content, indent=2)
 
 
+def note_precision(folder: Path, dtype: str) -> None:
+    """Enter in store.json that the teacher computes some of the vectors in this type."""
+    with _held(folder):
+        content = json.loads(read_small(folder / "store.json"))
+        content["teacher"]["dtype"] = dtype
+        write_json(folder / "store.json", content, indent=2)
+
+
 def read_signals(folder: Path) -> dict[str, dict[str, Any]]:
     """What store.json says about each signal: name -> width and dtype."""
     signals: dict[str, dict[str, Any]] = json.loads(read_small(folder / "store.json"))["signals"]

@@ -21,9 +21,14 @@ _BATCH = 32
 
 
 class Seen:
-    """What models gave for texts, kept between many cuts of them; they must not be changed in between."""
+    """What models gave for texts, kept between many cuts of them; they must not be changed in between.
 
-    def __init__(self) -> None:
+    Args:
+        further: whether other cuts will ask for other blocks.
+    """
+
+    def __init__(self, *, further: bool = False) -> None:
+        self.further = further
         self._found: dict[tuple[int, Hashable], tuple[Any, Any]] = {}
 
     def get(self, key: Hashable, find: Callable[[], Any], of: Any = None) -> Any:
@@ -55,6 +60,15 @@ def token_batches(
     for start in range(0, len(ordered), _BATCH):
         features = model.preprocess(ordered[start : start + _BATCH], prompt=prompt)
         yield {name: features[name][:, kept].to(device) for name in ("input_ids", "attention_mask")}
+
+
+def sampled_tokens(
+    model: SentenceTransformer, texts: Sequence[str], most: int, longest: int, tokens: int, least: int = 1
+) -> list[str]:
+    """A sample of at most so many of the texts, and at least `least`, that have about so many tokens together."""
+    few = sampled(texts, most)
+    found = sum(int(features["attention_mask"].sum()) for features in token_batches(model, few, longest))
+    return few if found <= tokens else sampled(few, max(least, len(few) * tokens // found))
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_transformer
 from distilvec.students.factorising import without_mean
-from distilvec.students.fit_texts import Seen, hooked, sampled, token_batches, without_dropout
+from distilvec.students.fit_texts import Seen, hooked, sampled, sampled_tokens, token_batches, without_dropout
 from distilvec.students.refitting import JUDGED, Refit, StateMoments, contributions, refit, rows_of
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def narrow(
         )
     transformer: Any = find_transformer(student)
     was_training, wide = transformer.model.training, transformer.model.eval()
-    batches = list(token_batches(student, _few(student, texts), _TOKENS))
+    few = sampled_tokens(student, texts, _TEXTS, _TOKENS, _ALL_TOKENS)
+    batches = list(token_batches(student, few, _TOKENS))
     masks = [batch["attention_mask"].bool() for batch in batches]
     basis = _basis(wide, batches, masks, width)
     narrower = _begun(wide, basis)
@@ -272,13 +273,6 @@ def _pooled(model: SentenceTransformer, modules: Sequence[nn.Module], texts: Seq
                 rows = module(rows)
             parts.append(rows["sentence_embedding"].float().cpu())
     return torch.cat(parts)
-
-
-def _few(student: SentenceTransformer, texts: Sequence[str]) -> list[str]:
-    """A sample of the texts, of about as many tokens as are kept in memory."""
-    few = sampled(texts, _TEXTS)
-    tokens = sum(int(features["attention_mask"].sum()) for features in token_batches(student, few, _TOKENS))
-    return few if tokens <= _ALL_TOKENS else sampled(few, max(1, len(few) * _ALL_TOKENS // tokens))
 
 
 def _explained(given: Tensor, wanted: Tensor) -> float:

@@ -10,31 +10,50 @@ from torch import Tensor
 _RIDGE = 1e-4
 #: Every so many tokens one is kept for judging a refit.
 JUDGED = 8
+#: Rows that are squared at once.
+_TOGETHER = 2_048
 
 
 class StateMoments:
     """Sums of [x, 1]ᵀ[x, 1] over tokens, apart for those that a refit is fitted to and judged on."""
 
     def __init__(self, width: int) -> None:
-        self.fitted, self.judged = torch.zeros(2, width + 1, width + 1, dtype=torch.float64)
-        self._seen = 0
+        self._sums = torch.zeros(2, width + 1, width + 1, dtype=torch.float64)
+        self._waiting: list[Tensor] = []
 
     def add(self, rows: Tensor) -> None:
         """float [n, width], states of real tokens."""
-        rows = torch.cat([rows.float(), rows.new_ones(len(rows), 1).float()], 1)
-        held = (torch.arange(len(rows), device=rows.device) + self._seen) % JUDGED == JUDGED - 1
-        self._seen += len(rows)
-        self.fitted += _squared(rows[~held])
-        self.judged += _squared(rows[held])
+        self._waiting.append(torch.cat([rows.float(), rows.new_ones(len(rows), 1).float()], 1))
+        if sum(map(len, self._waiting)) >= _TOGETHER:
+            self._sum_up()
+
+    def _sum_up(self, least: int = JUDGED) -> None:
+        """Square what waits: many rows at once, as the sums are large and in float64; a rest of a turn waits on."""
+        if not self._waiting:
+            return
+        rows = torch.cat(self._waiting)
+        whole = len(rows) // least * least
+        self._waiting = [rows[whole:]] if whole < len(rows) else []
+        held = torch.arange(whole, device=rows.device) % JUDGED == JUDGED - 1
+        for number, part in enumerate((rows[:whole][~held], rows[:whole][held])):
+            self._sums[number] += (part.T @ part).cpu()
+
+    @property
+    def fitted(self) -> Tensor:
+        """float64 [width + 1, width + 1], of those that a refit is fitted to."""
+        self._sum_up(1)
+        return self._sums[0]
+
+    @property
+    def judged(self) -> Tensor:
+        """The same of those that it is judged on."""
+        self._sum_up(1)
+        return self._sums[1]
 
     def variance(self) -> Tensor:
         """float64 [width]."""
         mean = self.fitted[-1, :-1] / self.fitted[-1, -1]
         return self.fitted.diagonal()[:-1] / self.fitted[-1, -1] - mean.square()
-
-
-def _squared(rows: Tensor) -> Tensor:
-    return (rows.T @ rows).cpu().double()
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ class TeacherCard:
             teachers) or "scorer" (of queries and documents).
         source: folder, hub id, module:function, "model at host" or file.
         fingerprint: hash over weights, tokenizer, pooling, prompt, maximum length and normalisation. The dtype of
-            the computation is not part of it, so that machines with and without bfloat16 can fill one store.
+            the computation is not part of it, so that machines with and without bfloat16 can fill one store; the
+            store's card has the coarsest.
         width: D, the width of its sentence vectors.
         layers: number of transformer blocks; None where they cannot be seen.
         pooling: mode of the pooling; None where there is none or it cannot be seen.

@@ -61,8 +61,8 @@ def load_teacher(
         device: default is the best there is. Only for `model`.
         trust_remote_code: whether code that comes with the model may run.
         dtype: "float32", "bfloat16" or "float16", of the computation; vectors are always float32. None = bfloat16
-            (else float16) on CUDA and float32 elsewhere. CPUs with bfloat16 instructions gain from it too. Only for
-            `model`.
+            (else float16) on CUDA and float32 elsewhere; a run then chooses by a probe of the texts
+            (`teachers.precision`). Only for `model`.
         token_budget: padded tokens per forward pass: fewer take less memory; None = by the device. Only for `model`.
         batch_size: texts per call of `call`, or per request to `api`.
         rate_limit: calls or requests per second, None = no limit.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import logging
 from collections.abc import Generator, Iterator, Sequence
@@ -44,12 +45,14 @@ class TextTeacher(Teacher):
     """A frozen text model with its own prompt, pooling, normalisation and maximum length.
 
     Attributes:
+        dtype_open: whether nobody asked for a precision, so that a probe may choose it (`teachers.precision`).
         sides: what the model itself puts before a "query" and a "document"; empty where a text of the caller's own
             stands before all.
     """
 
     can = Capabilities(local=True)
     model: SentenceTransformer
+    dtype_open = False
 
     def __init__(
         self,
@@ -72,7 +75,7 @@ class TextTeacher(Teacher):
         dtype_name = dtype or best_dtype(self.device)
         if dtype_name not in DTYPES:
             raise DistilvecError(f'unknown dtype "{dtype_name}"', where=name, remedy=nearest(dtype_name, DTYPES))
-        self._dtype = DTYPES[dtype_name]
+        self._dtype, self.dtype_open = DTYPES[dtype_name], dtype is None
         self.model = open_model(
             folder,
             name=str(model),
@@ -117,6 +120,10 @@ class TextTeacher(Teacher):
         beside += ["without its chat template"] if plain else []
         beside += tokens_put(self.model)
         self.card = self._make_card(name, str(model), folder, dtype_name, beside)
+
+    def compute_in(self, dtype: str) -> None:
+        """Compute in another precision from now on; the weights stay as they are held."""
+        self._dtype, self.card = DTYPES[dtype], dataclasses.replace(self.card, dtype=dtype)
 
     def rest(self) -> None:
         if self.device.type != "cpu":

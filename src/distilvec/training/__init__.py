@@ -6,9 +6,9 @@ from distilvec.late import exports
 from distilvec.training.fit import Fitted, Material, Settings, fit
 
 if TYPE_CHECKING:
+    from distilvec.precision import bfloat16_pays
     from distilvec.training.checkpoint import newest_checkpoint
     from distilvec.training.data import Collator, SignalSource
-    from distilvec.training.precision import bfloat16_pays
     from distilvec.training.sample import free_maps
     from distilvec.training.samplers import BucketedBatches
     from distilvec.training.sources import LiveSource, StoreSource

@@ -165,7 +165,8 @@ def fit(
     collator = Collator(corpus, tokens, material.sources, companions, material.scores)
     data = data_mark(corpus, settings.code)
     checkpoint = _open_checkpoints(settings.folder / "checkpoints", resume, data)
-    distiller, free = _assemble(student, method, material, settings, needs, collator)
+    narrow = accelerator.mixed_precision == "bf16"
+    distiller, free = _assemble(student, method, material, settings, needs, collator, narrow=narrow)
     evaluate = material.evaluate
     loop = Loop(
         distiller,
@@ -185,7 +186,8 @@ def fit(
     fitted = _outcome(loop, free)
     if task is None:
         held = sampled_rows(rows_with_companions(corpus, corpus.holdout_rows, needs.companions)[0], HELD_OUT)
-        fitted.held_out = held_out_terms(distiller, collator, held, training.batch)
+        with accelerator.autocast():  # as in training
+            fitted.held_out = held_out_terms(distiller, collator, held, training.batch)
     return fitted
 
 
@@ -196,6 +198,8 @@ def _assemble(
     settings: Settings,
     needs: Needs,
     collator: Collator,
+    *,
+    narrow: bool,
 ) -> tuple[Distiller, list[np.ndarray]]:
     """The module that is trained, with heads that start from a sample of the corpus; and the free baseline's maps."""
     seed, task = settings.training.seed, material.task
@@ -209,6 +213,7 @@ def _assemble(
         needs=needs,
         limit=limit,
         collator=collator,
+        narrow=narrow,
     )
     set_seed(seed)
     former = copy.deepcopy(student).eval().requires_grad_(False) if settings.remember else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,7 @@ TOKEN_SAMPLE = 1024
 TOKEN_BATCH = 32
 #: What a sample's token signals may take of the memory.
 TOKEN_BYTES = 4 << 30
+Tap = Callable[..., StudentOutput]
 #: Batches from which a fresh batch norm takes its statistics.
 SETTLING = 32
 
@@ -42,6 +43,7 @@ def make_sample(
     collator: Collator | None = None,
     limit: int = SAMPLE,
     batch_size: int = 64,
+    narrow: bool = False,
 ) -> Sample:
     """Embeddings of at most `limit` rows in eval mode (V = 1), with the teachers' signals for them.
 
@@ -52,6 +54,7 @@ def make_sample(
         rows: corpus rows to draw from, without replacement, seeded.
         needs: of the method: whether pooled states of every block, token states and the like are wanted too.
         collator: of the training, where the method needs scores.
+        narrow: whether the student computes in bfloat16, as it does in training; maps that are fitted do not change.
 
     Returns:
         A sample on the CPU: embedding [1, N, d], layers [1, L, N, d] or None, sentence vectors [N, D], and batches
@@ -62,8 +65,8 @@ def make_sample(
     if not sources and not needs.states:  # nothing starts from it
         chosen = chosen[:batch_size]
     chosen = chosen[np.argsort(tokens.lengths[chosen], kind="stable")]
-    tap = StudentTap(student)
     device = next(student.parameters()).device
+    tap = torch.autocast(device.type, torch.bfloat16, enabled=narrow)(StudentTap(student).__call__)
     training = student.training
     student.eval()
     embeddings: list[Tensor] = []
@@ -115,7 +118,7 @@ def settle_norms(
 
 
 def token_batches(
-    tap: StudentTap,
+    tap: Tap,
     tokens: TokenizedCorpus | PreparedCorpus,
     sources: Sequence[SignalSource],
     chosen: np.ndarray,
@@ -162,7 +165,7 @@ def _bytes_of(value: Any) -> int:
 
 
 def paired_batches(
-    tap: StudentTap, collator: Collator, rows: np.ndarray, seed: int, device: torch.device
+    tap: Tap, collator: Collator, rows: np.ndarray, seed: int, device: torch.device
 ) -> list[tuple[StudentOutput, Batch]]:
     """At most 1,024 rows, anchors among `rows` with all their documents, in batches; on the CPU."""
     assert collator.companions is not None

@@ -17,6 +17,7 @@ from distilvec.recipe import Recipe, given
 from distilvec.store import SignalStore
 from distilvec.store.axes import settle_axes
 from distilvec.store.signals import open_signals
+from distilvec.teachers.precision import settle_precision
 from distilvec.teachers.signals import NOTHING, Wanted
 
 
@@ -132,7 +133,9 @@ class Worker:
         molecules = given(self.job.recipe.corpus, "corpus").components
         task = self.job.recipe.task
         teacher = open_teacher(section, molecules, corpus.modality, None if task is None else task.separator)
-        return teacher, corpus, SignalStore.open(self.job.place.path)
+        store = SignalStore.open(self.job.place.path)
+        settle_precision(teacher, (), str(store.card.get("dtype")))  # as all workers
+        return teacher, corpus, store
 
 
 def _packed(error: DistilvecError) -> bytes:
