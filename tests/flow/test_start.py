@@ -12,7 +12,7 @@ from tests.students.architectures import opt
 
 from distilvec.errors import DistilvecError
 from distilvec.flow import start
-from distilvec.flow.start import _with_dropout
+from distilvec.flow.start import with_dropout
 from distilvec.students import load_student
 
 
@@ -47,7 +47,7 @@ def test_fresh_student_has_the_asked_max_length(tmp_path: Path, tiny_bert: Path,
 
 
 def test_dropout_is_set_in_a_decoder(tiny_model_folders: dict[str, Path]) -> None:
-    student = _with_dropout(load_student(tiny_model_folders["qwen3"], device="cpu"), 0.5).train()
+    student = with_dropout(load_student(tiny_model_folders["qwen3"], device="cpu"), 0.5).train()
     features = student.preprocess(["a text of some words"])
     one, other = (student(dict(features))["sentence_embedding"] for _ in range(2))
     assert not torch.allclose(one, other)
@@ -62,5 +62,5 @@ def test_dropout_is_set_in_functional_dropout(tiny_bert: Path, tmp_path: Path) -
         return float((first - second).abs().max())
 
     assert twice() > 0.01
-    _with_dropout(student, 0.0)
+    with_dropout(student, 0.0)
     assert twice() == 0.0
