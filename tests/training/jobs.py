@@ -86,6 +86,7 @@ def parts(
 
     from distilvec.corpus import Corpus
     from distilvec.flow.teach import teacher_info
+    from distilvec.kinds.base import find_kind
     from distilvec.kinds.writing.students import load_writing_student
     from distilvec.store import SignalStore
     from distilvec.students import load_student
@@ -93,6 +94,8 @@ def parts(
     from distilvec.training import LiveSource, StoreSource
 
     items = Corpus.open(home / corpus)
+    if writes:
+        items = items.taken_as(find_kind("writing"))
     source: LiveSource | StoreSource
     if live:
         teacher = load_teacher(model=home / live, separator="\n" if writes else None)
@@ -175,7 +178,7 @@ def train(job: Job) -> None:
         lookup=lambda teacher, keys: torch.from_numpy(source.store.read(source.store.rows(keys.cpu().numpy()))),
     )
     settings = Settings(
-        TrainingSection(**job["training"]),
+        TrainingSection(**{"bf16": False, **job["training"]}),
         OptimizerSection(**job.get("optimizer", {"lr": 1e-2})),
         out,
         cache=home,
