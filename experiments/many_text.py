@@ -43,7 +43,7 @@ from distilvec.flow.teach import Taught, teach_one
 from distilvec.judging import CachedEncoder, ClusteringTask, agreement, free_map, judge, talas_tasks
 from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, ShrinkSection, StudentSection, TeacherSection, TrainingSection
-from distilvec.training import fit
+from distilvec.training import Material, Settings, fit
 
 GRID = (3e-4, 1e-3)
 BATCH = 32
@@ -131,20 +131,18 @@ class ManyText:
         out = self.work / "runs" / f"{self.name}-{slug(name)}-{lr}-{epochs}-{seed}"
         shutil.rmtree(out, ignore_errors=True)
         rows = np.concatenate([self.corpus.train_rows, self.corpus.holdout_rows])
-        fitted = fit(
-            student,
-            build_method(row.method, row.options),
-            [each.info for each in taught],
+        learnt = Material(
             self.corpus,
+            [each.info for each in taught],
             [each.source(self.corpus, rows, self.work) for each in taught],
-            training=TrainingSection(
-                epochs=epochs, batch_size=BATCH, seed=seed, save_every=100_000, **Bench.arguments(self.device)
-            ),
-            optimizer=OptimizerSection(lr=lr, heads_lr=lr),
-            folder=out,
-            cache=self.work / f"student{'' if row.shrink is None else '-' + slug(name)}",
             lookup=store_lookup([each.store for each in taught]),
         )
+        training = TrainingSection(
+            epochs=epochs, batch_size=BATCH, seed=seed, save_every=100_000, **Bench.arguments(self.device)
+        )
+        cache = self.work / f"student{'' if row.shrink is None else '-' + slug(name)}"
+        settings = Settings(training, OptimizerSection(lr=lr, heads_lr=lr), out, cache=cache)
+        fitted = fit(student, build_method(row.method, row.options), learnt, settings)
         shutil.rmtree(out, ignore_errors=True)
         return student, fitted
 

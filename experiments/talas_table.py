@@ -46,7 +46,7 @@ from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, StudentSection, TeacherSection, TrainingSection
 from distilvec.students import ship
 from distilvec.teachers import load_teacher
-from distilvec.training import StoreSource, bfloat16_pays, fit
+from distilvec.training import Material, Settings, StoreSource, bfloat16_pays, fit
 
 EPOCHS, WHOLE = 2.0, {"embedder": 5.0}
 PROBE_ROWS = 10_000
@@ -172,21 +172,19 @@ class Bench:
         student = make_student(self.section, [], self.corpus, seed)
         out = self.work / "runs" / f"{self.name}-{row.replace(' ', '_')}-{lr}-{epochs}-{seed}"
         shutil.rmtree(out, ignore_errors=True)
-        fitted = fit(
-            student,
-            build_method(method, options),
-            [self.taught.info],
+        learnt = Material(
             self.corpus,
+            [self.taught.info],
             [self.source],
-            training=TrainingSection(
-                epochs=epochs, batch_size=32, seed=seed, save_every=100_000, **self.arguments(device), **training
-            ),
-            optimizer=OptimizerSection(lr=lr, heads_lr=max(lr, 1e-4), sharpness=sharpness),
-            folder=out,
-            cache=self.work / self.name,
             evaluate=evaluate,
             lookup=store_lookup([self.taught.store]),
         )
+        section = TrainingSection(
+            epochs=epochs, batch_size=32, seed=seed, save_every=100_000, **self.arguments(device), **training
+        )
+        optimizer = OptimizerSection(lr=lr, heads_lr=max(lr, 1e-4), sharpness=sharpness)
+        settings = Settings(section, optimizer, out, cache=self.work / self.name)
+        fitted = fit(student, build_method(method, options), learnt, settings)
         shutil.rmtree(out, ignore_errors=True)
         return student, fitted
 

@@ -54,7 +54,7 @@ from distilvec.recipe.same_student import differences
 from distilvec.students import load_student
 from distilvec.tasks.predictor import Predictor
 from distilvec.training.checkpoint import newest_checkpoint, other_code, read_state
-from distilvec.training.fit import companions_of
+from distilvec.training.checks import companions_of
 
 logger = logging.getLogger(__name__)
 FACTORS = (1 / 3, 1.0, 3.0)

@@ -27,7 +27,7 @@ from distilvec.scorers.score_file import TableScorer
 from distilvec.store import SignalStore
 from distilvec.tasks.scores import metric_names
 from distilvec.tasks.table import build_task
-from distilvec.training.fit import check_training, companions_of
+from distilvec.training.checks import check_training, companions_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

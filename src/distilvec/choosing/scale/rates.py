@@ -28,7 +28,7 @@ from distilvec.judging.speed import machine_of
 from distilvec.recipe import Recipe, given
 from distilvec.store.layout import DTYPES, KEY_BYTES
 from distilvec.students import describe_student
-from distilvec.training.fit import companions_of
+from distilvec.training.checks import companions_of
 
 SCALE_BYTES = 4
 PROBE_TEXTS, PROBE_STEPS, SECONDS = 400, 6, 3.0
