@@ -41,6 +41,7 @@ from distilvec.flow.score import STORAGE, QueryDocuments, open_scorer, score_one
 from distilvec.flow.settle import settle, wants_of
 from distilvec.flow.start import FOLDER
 from distilvec.flow.teach import Taught, held_precision
+from distilvec.progress import within
 from distilvec.recipe import Recipe, given
 from distilvec.store import FillReport, RaggedSignal, SignalStore, fill
 from distilvec.store.layout import read_signals
@@ -350,7 +351,7 @@ def _probe_student(
     )
     short = {"batch_size": batch, "max_steps": PROBE_STEPS, "gradient_accumulation_steps": 1}
     settings = quiet_settings({**recipe.training.model_dump(), **short}, recipe.optimizer, place)
-    with adapted(recipe, student):
+    with adapted(recipe, student), within("measuring"):
         fitted = fit(student, fresh_method(recipe), learnt, settings)
     setup = time.perf_counter() - begun - fitted.seconds
     derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))
