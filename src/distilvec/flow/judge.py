@@ -29,7 +29,6 @@ from distilvec.judging import (
 from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.base import Method
 from distilvec.recipe import Recipe, StudentSection, given
-from distilvec.tasks.base import Task
 from distilvec.teachers.text import TextTeacher
 from distilvec.training import Fitted
 
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.modules.task_head import TaskHead
+    from distilvec.tasks.base import Task
     from distilvec.tasks.examples import Examples
     from distilvec.tasks.predictor import Predictor
 

@@ -11,8 +11,6 @@ import numpy as np
 from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError
 from distilvec.store import SignalStore
-from distilvec.teachers.answers import Answers
-from distilvec.teachers.service import ServiceTeacher
 
 #: Kinds of teachers whose answers may cost money, and the folder in their store where those to judging are kept.
 _PAID, _BESIDE = ("service", "callable"), "judging"
@@ -97,9 +95,13 @@ class StoredTeacher:
             items: of which the store has all, or will have when the block ends.
         """
         teacher = self.teacher
+        from distilvec.teachers.service import ServiceTeacher
+
         if not isinstance(teacher, ServiceTeacher):
             yield
             return
+        from distilvec.teachers.answers import Answers
+
         with Answers(kept.path / "answers", teacher.card.fingerprint, teacher.card.width) as answers:
             teacher.answers = answers
             try:

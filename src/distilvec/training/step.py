@@ -18,12 +18,13 @@ from distilvec.methods.contract import check_terms
 from distilvec.modules.blocks import token_head
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.tap import StudentTap
-from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherSignals
 from distilvec.training.distributed import gather_rows, gather_student, gather_teacher, sum_over_ranks, world_size
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from distilvec.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -277,7 +278,8 @@ def check_caching(
 def hand_out_next_tokens(student: SentenceTransformer, wanted: bool) -> None:
     """Let a student that has logits of the next token leave them among its extras, where a method wants them."""
     if token_head(student) is not None:
-        student[0].next_logits = wanted  # type: ignore[union-attr]
+        first: Any = student[0]
+        first.next_logits = wanted
 
 
 def describe(info: StudentInfo, task: Task | None) -> StudentInfo:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distilvec.flow.start import Start, with_dropout
 from distilvec.modules.pipeline import PoolingChoice
@@ -72,7 +72,8 @@ def writing_start(recipe: Recipe, corpus: Corpus) -> Start:
 
 def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder: Path) -> None:
     """Save the trained student; what `ship_writer` raises."""
-    ship_writer(trained.student[0], folder)
+    writer: Any = trained.student[0]
+    ship_writer(writer, folder)
 
 
 def ship_writer(writer: Writer, folder: str | Path) -> None:
