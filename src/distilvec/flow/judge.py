@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.modules.task_head import TaskHead
+    from distilvec.tasks.base import Task
     from distilvec.tasks.examples import Examples
     from distilvec.tasks.predictor import Predictor
 

@@ -57,13 +57,13 @@ def pin(recipe: Recipe, saved: Path | None = None, *, mining: bool = False) -> R
 
 def _pin_data(data: CorpusSection | None, known: CorpusSection | None) -> None:
     """Set a section's revision, where its data are the hub's."""
-    from distilvec.corpus import hub
-
     if data is None or not isinstance(data.path, str) or not data.path.startswith("hub:"):
         return
     if data.revision is None and known is not None and known.path == data.path and known.revision:
         data.revision = known.revision
         return
+    from distilvec.corpus import hub
+
     data.revision = hub.commit_of(hub.Address.read(data.path, data.revision)) or data.revision
 
 

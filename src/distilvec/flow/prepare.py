@@ -92,6 +92,8 @@ def separator_of(recipe: Recipe) -> str | None:
 
 def named_tasks(recipe: Recipe) -> list[JudgingTask]:
     """Load what the recipe names to judge students by."""
+    if not recipe.judging.tasks:
+        return []
     from distilvec.judging import load_tasks
 
     return load_tasks(recipe.judging.tasks)

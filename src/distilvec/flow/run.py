@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.report import Record
+    from distilvec.report.sections.compressed import Compression
 
 
 @dataclass(repr=False)
@@ -168,14 +169,12 @@ def report(prepared: Prepared, lessons: Lessons, trained: Trained, shipped: Ship
             f"was not fitted to: {shipped.kept:.4f}."
         )
     supervised, left_out = judge_task(recipe, lessons.taught, shipped.folder)
-    from distilvec.flow.compress import compress_run
-
     outcome = replace(
         _outcome(prepared, lessons, trained, shipped, tasks),
         verdict=verdict,
         trained=trained.student,
         supervised=supervised,
-        compression=compress_run(recipe, prepared.corpus, prepared.tasks, shipped.student),
+        compression=_compressed(prepared, shipped) if recipe.judging.compression else None,
         notes=[*notes, *left_out],
     )
     record = make_record(outcome)
@@ -183,6 +182,12 @@ def report(prepared: Prepared, lessons: Lessons, trained: Trained, shipped: Ship
     write_card(record, shipped.folder)
     folders.update(output, finished=True)
     return Run(output, shipped.student, record)
+
+
+def _compressed(prepared: Prepared, shipped: Shipped) -> Compression | None:
+    from distilvec.flow.compress import compress_run
+
+    return compress_run(prepared.recipe, prepared.corpus, prepared.tasks, shipped.student)
 
 
 def _outcome(

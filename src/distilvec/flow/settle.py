@@ -32,7 +32,6 @@ from distilvec.recipe import Recipe, StudentSection, given
 from distilvec.students import StudentTap
 from distilvec.students.output import StudentInfo
 from distilvec.students.ship import refuse_foreign
-from distilvec.tasks.base import Task
 from distilvec.teachers import TeacherInfo
 from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.training.items import check_items
@@ -40,6 +39,8 @@ from distilvec.training.step import check_caching, describe
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from distilvec.tasks.base import Task
 
 logger = logging.getLogger(__name__)
 

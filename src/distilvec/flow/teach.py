@@ -115,13 +115,13 @@ def class_order(teacher: Teacher, wanted: Wanted, task: Task | None) -> np.ndarr
     Raises:
         DistilvecError: it has other classes, and the method does not sort them.
     """
-    from distilvec.tasks.labels import teacher_order
-
     labels = None if teacher.head is None else teacher.head.labels
     if task is None or task.head is None or task.head.labels is None or labels is None or not wanted.logits:
         return None
     if not wanted.same_classes and set(labels) != set(task.head.labels):
         return None
+    from distilvec.tasks.labels import teacher_order
+
     return teacher_order(task.head.labels, labels, teacher.card.name)
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.files import home, read_small
-from distilvec.judging.tasks import JudgingTask
+from distilvec.judging.tasks import JudgingTask, unique
 from distilvec.validation import refusal
 
 _LARGEST_YAML, _LARGEST_JSON = 1 << 20, 1 << 26
@@ -105,18 +105,6 @@ def expand(spec: Any, folder: str | Path | None = None) -> list[JudgingTask]:
         return [load_task(spec, folder)]
     registered = benchmark_tasks(name)
     return [load_task(name, folder)] if registered is None else list(registered)
-
-
-def unique(tasks: Sequence[JudgingTask]) -> None:
-    """Refuse two tasks of one name: scores are kept by name.
-
-    Raises:
-        DistilvecError: two tasks have the same name.
-    """
-    names = [task.name for task in tasks]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise DistilvecError(f"two tasks have the same name: {', '.join(twice)}", remedy="Give each its own name.")
 
 
 def data_folder() -> Path | None:

@@ -13,9 +13,8 @@ import numpy as np
 from distilvec.errors import DistilvecError, nearest
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.judging.encoder import CachedEncoder
-from distilvec.judging.loading import unique
 from distilvec.judging.scores import SEARCHES, Score, can_be_kept, searches
-from distilvec.judging.tasks import JudgingTask, check_tasks
+from distilvec.judging.tasks import JudgingTask, check_tasks, unique
 from distilvec.progress import Ticker
 from distilvec.showing import Shown
 from distilvec.words import comparison, points

@@ -189,6 +189,18 @@ def side(encode: Encode, name: str) -> Callable[[Sequence[str]], npt.NDArray[Any
     return encoder
 
 
+def unique(tasks: Sequence[JudgingTask]) -> None:
+    """Refuse two tasks of one name: scores are kept by name.
+
+    Raises:
+        DistilvecError: two tasks have the same name.
+    """
+    names = [task.name for task in tasks]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DistilvecError(f"two tasks have the same name: {', '.join(twice)}", remedy="Give each its own name.")
+
+
 def top_rows(queries: npt.NDArray[Any], documents: npt.NDArray[Any], depth: int) -> npt.NDArray[np.int64]:
     """Rows of the `depth` documents with the highest dot product, best first, [queries, min(depth,
     documents)].

@@ -44,9 +44,7 @@ def model_card(record: Record) -> str:
 def _numbers(record: Record, lineage: Lineage) -> list[Block]:
     """Scores, models, training data and versions."""
     blocks: list[Block] = []
-    from distilvec.report.sections.writing import Writing
-
-    scores, writing, corpus = record.find(Scores), record.find(Writing), record.find(CorpusFacts)
+    scores, writing, corpus = record.find(Scores), record["writing"], record.find(CorpusFacts)
     if scores is not None and scores.models:
         note = Text("Scores are times 100, with 95 % intervals over the test items.")
         blocks += [Heading("Scores"), Table(scores.main_grid()), note]

@@ -7,7 +7,6 @@ from distilvec.report.record import Record
 from distilvec.report.rows import GROUP_NAMES, NEIGHBOURS, ModelRow, grouped, span
 from distilvec.report.sections.agreement import by_chance
 from distilvec.report.sections.scores import Scores
-from distilvec.report.sections.supervised import Supervised
 from distilvec.words import millions, number, percent, points, size
 
 
@@ -26,7 +25,7 @@ def verdict(record: Record) -> str:
     if student is None:
         return "No student was judged in this run."
     sentences = [f"The student {_quality(scores, student, teacher)}."]
-    supervised = record.find(Supervised)
+    supervised = record["supervised"]
     if supervised is not None and (own := supervised.scores.get(student.name)):
         metric = next(iter(own))
         other = supervised.scores.get(teacher.name, {}).get(metric) if teacher else None

@@ -49,7 +49,7 @@ def load_student(
     """
     of_items = Path(str(model)).suffix == ".safetensors"
     folder = Path(model).expanduser() if of_items else locate(model, trust_remote_code)
-    vision = not of_items and not (folder / "modules.json").is_file() and is_vision(folder)
+    vision = not of_items and is_vision(folder)
     if (vision or of_items) and (pooling is not None or max_length is not None):
         raise DistilvecError(
             f"pooling and max_length are for text models, and this one reads {'images' if vision else 'none'}",

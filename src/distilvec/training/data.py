@@ -124,6 +124,8 @@ class Collator:
 def amount(batch: dict[str, Any]) -> tuple[int, int]:
     """How many items a micro-batch has, and how many tokens of answers, which are what counts where there are any."""
     mask = batch["features"].get("answer_mask")
+    if mask is None:
+        return len(batch["rows"]), 0
     from distilvec.modules.causal import answer_places
 
-    return len(batch["rows"]), 0 if mask is None else int(answer_places(mask)[1].sum())
+    return len(batch["rows"]), int(answer_places(mask)[1].sum())

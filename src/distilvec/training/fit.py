@@ -24,7 +24,6 @@ from distilvec.interruption import StopSignals
 from distilvec.methods.base import Method, Needs
 from distilvec.modules.blocks import find_transformer
 from distilvec.students.tap import StudentTap
-from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherInfo
 from distilvec.training.attention import attention, choose_attention, rehearse
 from distilvec.training.checkpoint import newest_checkpoint, refuse_other_data, tidy
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
 
     from distilvec.corpus import Corpus
     from distilvec.recipe import OptimizerSection, TrainingSection
+    from distilvec.tasks.base import Task
 
 
 #: Held-out rows over which the terms are averaged after training.

@@ -104,10 +104,10 @@ class Loop:
         narrow = self.accelerator.mixed_precision == "bf16"
         self.optimizer = make_optimizer(self.trained, training, self.section, narrow=narrow)
         self.schedule = make_schedule(training, self.optimizer, self.steps)
-        from distilvec.training.sharpness import SharpStep
-
         self.sharp: SharpStep | None = None
         if self.section.sharpness is not None:
+            from distilvec.training.sharpness import SharpStep
+
             self.sharp = SharpStep(self, self.section.sharpness)
         self.state, self.sums = checkpoints.State(global_step=0), Sums()
         self.progress, self.note, self.stopped = Ticker("training", "steps"), "", False

@@ -15,12 +15,12 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.files import scratch
 from distilvec.store import RaggedSignal, read_vocabulary
 from distilvec.teachers.signals import DIGEST, NEXT, Wanted
-from distilvec.training.digests import DigestedCorpus
 
 if TYPE_CHECKING:
     from distilvec.corpus import Corpus
     from distilvec.store import SignalStore
     from distilvec.teachers import Teacher
+    from distilvec.training.digests import DigestedCorpus
     from distilvec.training.items import PreparedCorpus
     from distilvec.training.row_numbers import Ragged
     from distilvec.training.tokens import TokenizedCorpus
@@ -103,6 +103,8 @@ class StoreSource:
                 self.store.path / "derived",
             )
         if wanted.digest:
+            from distilvec.training.digests import DigestedCorpus
+
             self._digested = DigestedCorpus(
                 wanted.digest,
                 self._with_maps,

@@ -18,12 +18,13 @@ from distilvec.methods.contract import check_terms
 from distilvec.modules.blocks import token_head
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.tap import StudentTap
-from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherSignals
 from distilvec.training.distributed import gather_rows, gather_student, gather_teacher, sum_over_ranks, world_size
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from distilvec.tasks.base import Task
 
 
 @dataclass(frozen=True)

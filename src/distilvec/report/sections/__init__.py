@@ -45,6 +45,7 @@ SECTIONS = {name: chosen for _, _, members in CHAPTERS for name, chosen in membe
 #: Sections that few runs have, and of what; they are imported for no other run.
 _RARE: dict[str, Callable[[Outcome], object]] = {
     "writing": lambda outcome: not outcome.corpus.kind.embeds,
+    "supervised": lambda outcome: outcome.supervised,
     "compressed": lambda outcome: outcome.compression,
     "experts": lambda outcome: outcome.has_experts,
     "mixtures": lambda outcome: outcome.has_experts,
