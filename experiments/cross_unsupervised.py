@@ -14,11 +14,13 @@ from cross_rows import UNSUPERVISED
 from records import Rows, committed
 
 from distilvec.flow.start import make_student
-from distilvec.flow.teach import Taught, open_teacher, teach_one, teacher_info
+from distilvec.flow.teach import Taught, teach_one, teacher_info
 from distilvec.methods.table import build_method
 from distilvec.recipe import TeacherSection
 from distilvec.students import StudentTap
+from distilvec.teachers import Reading
 from distilvec.teachers.signals import NOTHING, Wanted
+from distilvec.teachers.table import open_teacher
 
 OUT_OF_DOMAIN = {"simcse": talas_table.ROWS["simcse"], **UNSUPERVISED}
 
@@ -45,7 +47,7 @@ class Unsupervised(talas_table.Bench):
     part, work = "unsupervised/", WORK / "cross_tokenizer" / "unsupervised"
 
     def teach(self, section: TeacherSection) -> Taught:
-        teacher = open_teacher(section)
+        teacher = open_teacher(section, Reading())
         student = StudentTap(make_student(self.section, [], self.corpus, 0)).info
         wanted = NOTHING
         for method, options, _ in self.rows.values():

@@ -47,7 +47,7 @@ from records import Rows
 from distilvec.flow.prepare import Teachers, make_start, open_corpus
 from distilvec.flow.teach import Taught, teach_one
 from distilvec.judging import CachedEncoder
-from distilvec.recipe import Recipe, TeacherSection
+from distilvec.recipe import CallSection, ModelSection, Recipe, TeacherSection
 
 SEEDS = 3
 PROBE_SEEDS = (0, 1, 2)
@@ -166,8 +166,8 @@ class Bench:
 
     def section(self, name: str) -> TeacherSection:
         if name in FUNCTIONS:
-            return TeacherSection(name=name, call=FUNCTIONS[name][0])
-        return TeacherSection(name=name, model=str(shared() / "models" / f"cifar10_{name}.safetensors"))
+            return CallSection(name=name, call=FUNCTIONS[name][0])
+        return ModelSection(name=name, model=str(shared() / "models" / f"cifar10_{name}.safetensors"))
 
     def recipe(self, name: str, seed: int) -> Recipe:
         row, size = ROWS[name], self.size

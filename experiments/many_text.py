@@ -42,8 +42,8 @@ from distilvec.flow.start import make_student
 from distilvec.flow.teach import Taught, teach_one
 from distilvec.judging import CachedEncoder, ClusteringTask, agreement, free_map, judge, talas_tasks
 from distilvec.methods.table import build_method
-from distilvec.recipe import OptimizerSection, ShrinkSection, StudentSection, TeacherSection, TrainingSection
-from distilvec.training import fit
+from distilvec.recipe import CallSection, ModelSection, OptimizerSection, ShrinkSection, StudentSection, TrainingSection
+from distilvec.training import Material, Settings, fit
 
 GRID = (3e-4, 1e-3)
 BATCH = 32
@@ -92,15 +92,15 @@ class ManyText:
         A function's fingerprint does not say what it was built with, so the options of the rows and the folder of the
         stores do.
         """
-        sections = {"minilm": TeacherSection(name="minilm", model=demo_teacher(), dtype=DTYPE)}
+        sections = {"minilm": ModelSection(name="minilm", model=demo_teacher(), dtype=DTYPE)}
         about: dict[str, Any] = {"minilm": None}
         for name in text_teachers.BUILDERS:
             call = text_teachers.load(name, self.built)
-            sections[name] = TeacherSection(name=name, call=call, batch_size=2048)
+            sections[name] = CallSection(name=name, call=call, batch_size=2048)
             about[name] = json.loads((self.built / name / "config.json").read_text())["built"]
         if not quick:
             student = spine_student("bpe")
-            sections["bpe"] = TeacherSection(name="bpe", model=str(student), dtype=DTYPE)
+            sections["bpe"] = ModelSection(name="bpe", model=str(student), dtype=DTYPE)
             about["bpe"] = trained_as("bpe")
         setup = {"teachers": list(about), "built": about, "epochs": self.epochs, "texts": len(self.corpus)}
         self.built_with = about
@@ -131,20 +131,18 @@ class ManyText:
         out = self.work / "runs" / f"{self.name}-{slug(name)}-{lr}-{epochs}-{seed}"
         shutil.rmtree(out, ignore_errors=True)
         rows = np.concatenate([self.corpus.train_rows, self.corpus.holdout_rows])
-        fitted = fit(
-            student,
-            build_method(row.method, row.options),
-            [each.info for each in taught],
+        learnt = Material(
             self.corpus,
+            [each.info for each in taught],
             [each.source(self.corpus, rows, self.work) for each in taught],
-            training=TrainingSection(
-                epochs=epochs, batch_size=BATCH, seed=seed, save_every=100_000, **Bench.arguments(self.device)
-            ),
-            optimizer=OptimizerSection(lr=lr, heads_lr=lr),
-            folder=out,
-            cache=self.work / f"student{'' if row.shrink is None else '-' + slug(name)}",
             lookup=store_lookup([each.store for each in taught]),
         )
+        training = TrainingSection(
+            epochs=epochs, batch_size=BATCH, seed=seed, save_every=100_000, **Bench.arguments(self.device)
+        )
+        cache = self.work / f"student{'' if row.shrink is None else '-' + slug(name)}"
+        settings = Settings(training, OptimizerSection(lr=lr, heads_lr=lr), out, cache=cache)
+        fitted = fit(student, build_method(row.method, row.options), learnt, settings)
         shutil.rmtree(out, ignore_errors=True)
         return student, fitted
 

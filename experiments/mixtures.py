@@ -54,10 +54,10 @@ from distilvec.judging.geometry import geometry
 from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.table import build_method
 from distilvec.modules.aggregation import set_aggregation
-from distilvec.recipe import OptimizerSection, TeacherSection, TrainingSection
+from distilvec.recipe import ModelSection, OptimizerSection, TrainingSection
 from distilvec.report.geometry import write_geometry
 from distilvec.students import load_student, ship, upcycle
-from distilvec.training import StoreSource, bfloat16_pays, fit
+from distilvec.training import Material, Settings, StoreSource, bfloat16_pays, fit
 
 LENGTH, BATCH = 64, 64
 EXPERTS, ACTIVE, NOISE, BALANCE = 8, 2, 0.05, 0.1
@@ -101,26 +101,20 @@ class Bench:
         out = self.work / "runs" / f"{time.time_ns()}"
         ranked = corpus.groups is not None
         teachers = [] if ranked else [self.teacher(corpus)]
-        fitted = fit(
-            student,
-            build_method("mnrl", {"temperature": 0.05}) if ranked else build_method("cosine", {}),
-            [info for info, _ in teachers],
-            corpus,
-            [source for _, source in teachers],
-            training=TrainingSection(
-                **{"epochs": 1.0, "adam_beta2": 0.98, **training},
-                batch_size=16 if self.quick else BATCH,
-                seed=seed,
-                lr_scheduler_type="linear",
-                save_every=100_000,
-                logging_steps=1 if self.quick else 5,
-                **self.place,
-            ),
-            optimizer=OptimizerSection(lr=lr, heads_lr=lr, weight_decay=0.0),
-            folder=out,
-            cache=self.work,
-            router_balance=balance,
+        learnt = Material(corpus, [info for info, _ in teachers], [source for _, source in teachers])
+        section = TrainingSection(
+            **{"epochs": 1.0, "adam_beta2": 0.98, **training},
+            batch_size=16 if self.quick else BATCH,
+            seed=seed,
+            lr_scheduler_type="linear",
+            save_every=100_000,
+            logging_steps=1 if self.quick else 5,
+            **self.place,
         )
+        optimizer = OptimizerSection(lr=lr, heads_lr=lr, weight_decay=0.0)
+        method = build_method("mnrl", {"temperature": 0.05}) if ranked else build_method("cosine", {})
+        settings = Settings(section, optimizer, out, cache=self.work, router_balance=balance)
+        fitted = fit(student, method, learnt, settings)
         shutil.rmtree(out, ignore_errors=True)
         steps = [entry for entry in fitted.log if "loss" in entry]
         norms = [entry["grad_norm"] for entry in steps]
@@ -139,7 +133,7 @@ class Bench:
     def teacher(self, corpus: Corpus) -> tuple[Any, StoreSource]:
         """all-MiniLM-L6-v2's vectors of a corpus, for training."""
         stores = self.work / "stores" if self.quick else FOLDER / "stores"
-        taught = teach_one(TeacherSection(name="minilm", model=demo_teacher(), dtype=DTYPE), corpus, stores)
+        taught = teach_one(ModelSection(name="minilm", model=demo_teacher(), dtype=DTYPE), corpus, stores)
         return taught.info, StoreSource(taught.store, corpus)
 
     def sentences(self) -> Corpus:

@@ -43,10 +43,10 @@ from distilvec.flow.teach import Taught, teach_one
 from distilvec.judging import CachedEncoder, RidgeMapped, judge, talas_tasks
 from distilvec.methods.base import Needs
 from distilvec.methods.table import build_method
-from distilvec.recipe import OptimizerSection, StudentSection, TeacherSection, TrainingSection
+from distilvec.recipe import ModelSection, OptimizerSection, StudentSection, TeacherSection, TrainingSection
 from distilvec.students import ship
 from distilvec.teachers import load_teacher
-from distilvec.training import StoreSource, bfloat16_pays, fit
+from distilvec.training import Material, Settings, StoreSource, bfloat16_pays, fit
 
 EPOCHS, WHOLE = 2.0, {"embedder": 5.0}
 PROBE_ROWS = 10_000
@@ -146,7 +146,7 @@ class Bench:
         self.epochs = WHOLE.get(student, EPOCHS)
         about: dict[str, Any] = {"domain": "domain", "holdout": self.holdout, "limit": self.limit}
         self.corpus = read_corpus(self.corpus_file(), self.work / "corpus", **about)
-        self.taught = self.teach(TeacherSection(name="minilm", model=demo_teacher(), dtype=DTYPE))
+        self.taught = self.teach(ModelSection(name="minilm", model=demo_teacher(), dtype=DTYPE))
         self.source = StoreSource(self.taught.store, self.corpus)
         self.tests = talas_tasks(data, max_train=PROBE_ROWS)
         self.validation = talas_tasks(data, max_train=4000, split="validation", names=["emotion", "wic", "stsb"])
@@ -172,21 +172,19 @@ class Bench:
         student = make_student(self.section, [], self.corpus, seed)
         out = self.work / "runs" / f"{self.name}-{row.replace(' ', '_')}-{lr}-{epochs}-{seed}"
         shutil.rmtree(out, ignore_errors=True)
-        fitted = fit(
-            student,
-            build_method(method, options),
-            [self.taught.info],
+        learnt = Material(
             self.corpus,
+            [self.taught.info],
             [self.source],
-            training=TrainingSection(
-                epochs=epochs, batch_size=32, seed=seed, save_every=100_000, **self.arguments(device), **training
-            ),
-            optimizer=OptimizerSection(lr=lr, heads_lr=max(lr, 1e-4), sharpness=sharpness),
-            folder=out,
-            cache=self.work / self.name,
             evaluate=evaluate,
             lookup=store_lookup([self.taught.store]),
         )
+        section = TrainingSection(
+            epochs=epochs, batch_size=32, seed=seed, save_every=100_000, **self.arguments(device), **training
+        )
+        optimizer = OptimizerSection(lr=lr, heads_lr=max(lr, 1e-4), sharpness=sharpness)
+        settings = Settings(section, optimizer, out, cache=self.work / self.name)
+        fitted = fit(student, build_method(method, options), learnt, settings)
         shutil.rmtree(out, ignore_errors=True)
         return student, fitted
 
@@ -199,7 +197,7 @@ class Bench:
         """The student in the fast encoding loop, in bfloat16 where that pays: all models are judged alike."""
         with tempfile.TemporaryDirectory() as folder:
             ship(student, Path(folder) / "student")
-            return CachedEncoder(load_teacher(name="student", model=Path(folder) / "student", dtype=DTYPE))
+            return CachedEncoder(load_teacher(model=Path(folder) / "student", dtype=DTYPE))
 
     def tune(self, row: str, device: str | None) -> float:
         """The learning rate with the best validation average, or the one that is given."""

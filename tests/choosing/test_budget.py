@@ -257,7 +257,7 @@ def test_short_trainings_publish_nothing_and_follow_nothing() -> None:
     corpus = MagicMock(train_rows=np.arange(3), holdout_rows=np.arange(1))
     with patch("distilvec.choosing.probe.fit") as fitted:
         short_training(MagicMock(), MagicMock(), corpus, [], {**training, "evaluate_every": 5}, OptimizerSection())
-    given = fitted.call_args.kwargs["training"]
+    given = fitted.call_args.args[3].training
     assert (given.report_to, given.eval_on_start) == ([], False)
     assert (given.best, given.evaluate_every, given.patience) == (None, None, None)
 

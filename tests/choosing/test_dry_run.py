@@ -209,17 +209,17 @@ def test_a_step_of_several_batches_takes_as_long_as_they_do(
 ) -> None:
     from distilvec.choosing import dry_run
 
-    given, train = [], dry_run.short_training
+    given, train = [], dry_run.fit
 
-    def watched(student: Any, method: Any, corpus: Any, taught: Any, training: Any, *rest: Any, **more: Any) -> Any:
-        given.append(training)
-        fitted = train(student, method, corpus, taught, training, *rest, **more)
+    def watched(student: Any, method: Any, material: Any, settings: Any) -> Any:
+        given.append(settings.training)
+        fitted = train(student, method, material, settings)
         fitted.seconds = 0.1 * fitted.steps
         return fitted
 
-    monkeypatch.setattr(dry_run, "short_training", watched)
+    monkeypatch.setattr(dry_run, "fit", watched)
     for accumulated in (1, 8):
         training = {"epochs": 3, "batch_size": 8, "gradient_accumulation_steps": accumulated}
         recipe = tiny_recipe(tmp_path, tiny_bert, sentences[:80], training=training)
         said = dict(plan(recipe).lines)["training"]
-        assert f"at {100 * accumulated:,} ms" in said and given[-1]["gradient_accumulation_steps"] == 1
+        assert f"at {100 * accumulated:,} ms" in said and given[-1].gradient_accumulation_steps == 1

@@ -28,10 +28,12 @@ from distilvec.mining.sides import Side
 from distilvec.recipe import Recipe
 from distilvec.store import RaggedSignal, SignalStore, files, pull, push, remote
 from distilvec.store.files import write_json
-from distilvec.teachers import CallTeacher, batch_invariance, load_teacher
 from distilvec.teachers import answers as answers_module
+from distilvec.teachers import load_teacher
 from distilvec.teachers.answers import Answers
+from distilvec.teachers.callable import CallTeacher, Patience
 from distilvec.teachers.cards import fingerprint
+from distilvec.teachers.invariance import batch_invariance
 from distilvec.teachers.items import ItemTeacher
 
 CARD = {"name": "t", "fingerprint": "v1"}
@@ -365,7 +367,7 @@ def test_a_stop_is_heard_between_two_attempts_of_a_function(tmp_path: Path) -> N
             raise ConnectionError("try later")
         return embed(texts)
 
-    teacher = CallTeacher(busy, batch_size=2, sleep=slept.append)
+    teacher = CallTeacher(busy, batch_size=2, patience=Patience(sleep=slept.append))
     corpus = read_corpus([f"text {number}" for number in range(6)], tmp_path / "corpus", holdout=0.0)
     store = SignalStore.create(tmp_path / "store", teacher.card, 3)
     told = fill_store(store, teacher, corpus, stop=lambda: sum(slept) > 2)

@@ -37,7 +37,7 @@ from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.tasks.labels import encode_labels
 from distilvec.tasks.predictor import Predictor
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals
-from distilvec.training import BucketedBatches, TokenizedCorpus, attention, fit, free_maps
+from distilvec.training import BucketedBatches, Material, Settings, TokenizedCorpus, attention, fit, free_maps
 from distilvec.training import items as prepared
 from distilvec.training.attention import choose_attention, rehearse
 from distilvec.training.items import PreparedCorpus
@@ -252,12 +252,8 @@ def test_a_live_teacher_and_workers_are_refused(home: Path, tmp_path: Path) -> N
         fit(
             given["student"],
             build_method("cosine", {}),
-            given["teachers"],
-            given["corpus"],
-            given["sources"],
-            training=TrainingSection(dataloader_num_workers=1, use_cpu=True),
-            optimizer=OptimizerSection(),
-            folder=tmp_path,
+            Material(given["corpus"], given["teachers"], given["sources"]),
+            Settings(TrainingSection(dataloader_num_workers=1, use_cpu=True), OptimizerSection(), tmp_path),
         )
 
 

@@ -13,8 +13,7 @@ import torch
 from distilvec import plain_yaml
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError
-from distilvec.recipe import Recipe
-from distilvec.recipe.sections import TeacherSection
+from distilvec.recipe import CallSection, Recipe
 from distilvec.teachers import load_teacher
 
 MINIMAL = """\
@@ -275,7 +274,7 @@ def test_what_no_recipe_can_find_again_says_so(call: Any, named: str) -> None:
     assert saved.teachers[0].call.endswith(named) and saved.to_yaml() == text
     with pytest.raises(DistilvecError, match="given from Python .*module:function"):
         load_teacher(call=saved.teachers[0].call)
-    found = TeacherSection(call=Embedder.of_class).model_dump(mode="json")["call"]
+    found = CallSection(call=Embedder.of_class).model_dump(mode="json")["call"]
     assert load_teacher(call=found).encode(["four"]).tolist() == [[4.0, 1.0]], "a class is found, and what it holds"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +15,7 @@ from distilvec.corpus import content_keys
 from distilvec.errors import DataError, DistilvecError
 from distilvec.store import SignalStore, fill
 from distilvec.store.fill import distinct_positions
-from distilvec.teachers import TextTeacher
+from distilvec.teachers import Teacher, load_teacher
 
 
 def test_each_distinct_text_is_encoded_once(tmp_path: Path, filling: ModuleType) -> None:
@@ -43,7 +44,7 @@ def test_shards_differ_from_one_process_in_the_last_bits(
     tmp_path: Path, real_teacher_folder: Path, sentences: list[str]
 ) -> None:
     """As docs/store.md has it: padded to another length, sums are made in another order."""
-    teacher = TextTeacher(real_teacher_folder, device="cpu")
+    teacher = load_teacher(model=real_teacher_folder, device="cpu")
     stores = [SignalStore.create(tmp_path / name, teacher.card, teacher.card.width) for name in ("one", "two")]
     texts = sentences[:60]
     keys = content_keys(texts)

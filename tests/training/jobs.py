@@ -139,7 +139,7 @@ def train(job: Job) -> None:
     from distilvec.methods.table import build_method
     from distilvec.recipe import OptimizerSection, TaskSection, TrainingSection
     from distilvec.tasks.table import build_task
-    from distilvec.training import fit
+    from distilvec.training import Material, Settings, fit
     from distilvec.training.checkpoint import save_model  # noqa: F401 - imported before anything is patched
 
     torch.set_num_threads(1)
@@ -164,23 +164,23 @@ def train(job: Job) -> None:
         _apart(job["apart"])
     _set_traps(job)
     _weigh_parts(out)
-    fitted = fit(
-        given["student"],
-        method,
-        given["teachers"],
+    learnt = Material(
         corpus,
+        given["teachers"],
         given["sources"],
-        training=TrainingSection(**job["training"]),
-        optimizer=OptimizerSection(**job.get("optimizer", {"lr": 1e-2})),
-        folder=out,
-        cache=home,
-        resume=job.get("resume", False),
         task=task,
         evaluate=(lambda student, method: {"score": next(calls)}) if "evaluate" in job else None,
-        remember=job.get("remember", 0.0),
-        router_balance=job.get("router_balance", 0.0),
         lookup=lambda teacher, keys: torch.from_numpy(source.store.read(source.store.rows(keys.cpu().numpy()))),
     )
+    settings = Settings(
+        TrainingSection(**job["training"]),
+        OptimizerSection(**job.get("optimizer", {"lr": 1e-2})),
+        out,
+        cache=home,
+        remember=job.get("remember", 0.0),
+        router_balance=job.get("router_balance", 0.0),
+    )
+    fitted = fit(given["student"], method, learnt, settings, resume=job.get("resume", False))
     state = {f"student.{name}": value for name, value in given["student"].state_dict().items()}
     state |= {f"method.{name}": value for name, value in fitted.method.state_dict().items()}
     rank = os.environ.get("RANK", "0")

@@ -22,7 +22,7 @@ from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.methods.base import Needs
 from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, TrainingSection
-from distilvec.training import Fitted, fit
+from distilvec.training import Fitted, Material, Settings, fit
 
 
 def run(
@@ -33,21 +33,9 @@ def run(
     torch.manual_seed(0)
     optimizer = OptimizerSection(**given.pop("optimizer", {"lr": 1e-2}))
     built = build_method(method, given.pop("options", {}), None)
-    more = {key: given.pop(key) for key in ("evaluate", "save_student") if key in given}
+    learnt = Material(parts["corpus"], parts["teachers"], parts["sources"], evaluate=given.pop("evaluate", None))
     training = TrainingSection(**{"epochs": 1, "batch_size": 8, "use_cpu": True, **given})
-    fitted = fit(
-        parts["student"],
-        built,
-        parts["teachers"],
-        parts["corpus"],
-        parts["sources"],
-        training=training,
-        optimizer=optimizer,
-        folder=out,
-        cache=home,
-        resume=resume,
-        **more,
-    )
+    fitted = fit(parts["student"], built, learnt, Settings(training, optimizer, out, cache=home), resume=resume)
     return parts, fitted
 
 

@@ -193,7 +193,7 @@ def test_disam_without_domains_is_refused(home: Path, tmp_path: Path) -> None:
 
     from distilvec.methods.table import build_method
     from distilvec.recipe import OptimizerSection, TrainingSection
-    from distilvec.training import fit
+    from distilvec.training import Material, Settings, fit
 
     given = jobs.parts(home)
     given["corpus"].domains = None
@@ -201,10 +201,6 @@ def test_disam_without_domains_is_refused(home: Path, tmp_path: Path) -> None:
         fit(
             given["student"],
             build_method("cosine", {}, None),
-            given["teachers"],
-            given["corpus"],
-            given["sources"],
-            training=TrainingSection(),
-            optimizer=OptimizerSection(sharpness={"kind": "disam"}),  # type: ignore[arg-type]
-            folder=tmp_path,
+            Material(given["corpus"], given["teachers"], given["sources"]),
+            Settings(TrainingSection(), OptimizerSection(sharpness={"kind": "disam"}), tmp_path),  # type: ignore[arg-type]
         )

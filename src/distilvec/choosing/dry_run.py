@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from distilvec.choosing.probe import short_training
+from distilvec.choosing.probe import quiet_settings
 from distilvec.choosing.sample import whole_groups
 from distilvec.corpus.files import MANIFEST
 from distilvec.corpus.groups import rows_with_companions
@@ -37,17 +37,20 @@ from distilvec.flow.prepare import (
     open_teachers,
     require,
 )
-from distilvec.flow.score import STORAGE, QueryDocuments, open_scorer, score_one, scores_of
+from distilvec.flow.score import STORAGE, QueryDocuments, score_one, scores_of
 from distilvec.flow.settle import settle, wants_of
 from distilvec.flow.start import FOLDER
 from distilvec.flow.teach import Taught
 from distilvec.recipe import Recipe, given
+from distilvec.scorers.load import open_scorer
 from distilvec.store import FillReport, RaggedSignal, SignalStore, fill
 from distilvec.store.layout import read_signals
 from distilvec.store.scan import part_names
-from distilvec.teachers import Teacher, TeacherReport, check_teacher
+from distilvec.teachers import Teacher
+from distilvec.teachers.describe import TeacherReport, check_teacher
 from distilvec.teachers.signals import NOTHING, Wanted
-from distilvec.training.fit import companions_of
+from distilvec.training import Material, fit
+from distilvec.training.checks import companions_of
 from distilvec.words import duration, size
 
 if TYPE_CHECKING:
@@ -135,13 +138,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         scored, written, scores = _probe_scorers(probe, rows, summary) if asked else (0.0, 0.0, None)
         seconds, disk = seconds + scored, disk + written
         if mining:
-            cost = mining_cost(corpus, further, probe.teachers.first.card.width)
-            summary.add(
-                "mining",
-                f"{cost.queries:,} queries in {cost.documents:,} documents, {cost.products:,.3g} products of vectors: "
-                f"{duration(cost.seconds)}",
-            )
-            seconds += cost.seconds
+            seconds += _describe_mining(corpus, further, probe, summary)
         if prepared is not None:
             trained, kept = _probe_student(prepared, rows, taught, scores, summary)
             seconds, disk = seconds + trained, disk + kept
@@ -150,6 +147,23 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
             extra = f"; {few}" if few else ", agreement with the teacher" if compares(recipe) else ""
             summary.add("judging", (", ".join(task.name + own for task in prepared.tasks) or "no tasks") + extra)
         disk += _prepared_bytes(probe)
+    _describe_end(recipe, seconds, disk, summary, teaching_only=teaching_only)
+    return summary
+
+
+def _describe_mining(corpus: Corpus, further: Corpus | None, probe: Probe, summary: Plan) -> float:
+    """Say what a search through all documents takes; its seconds."""
+    cost = mining_cost(corpus, further, probe.teachers.first.card.width)
+    summary.add(
+        "mining",
+        f"{cost.queries:,} queries in {cost.documents:,} documents, {cost.products:,.3g} products of vectors: "
+        f"{duration(cost.seconds)}",
+    )
+    return cost.seconds
+
+
+def _describe_end(recipe: Recipe, seconds: float, disk: float, summary: Plan, *, teaching_only: bool) -> None:
+    """Say how much room and time all of it takes, and what it leaves."""
     free = shutil.disk_usage(_existing(Path(recipe.output))).free
     summary.add("disk", f"{size(disk)} will be written; {size(free)} are free")
     summary.add("time", f"about {duration(seconds)}" + ("" if teaching_only else " before judging"))
@@ -159,7 +173,6 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         summary.add(
             "output", f"{recipe.output}: student/, report.html, report.md, report.json, run.jsonl, checkpoints/"
         )
-    return summary
 
 
 def _wanted(probe: Probe, prepared: Prepared | None, *, mining: bool) -> Sequence[Wanted]:
@@ -325,19 +338,18 @@ def _probe_student(
     begun, whole = time.perf_counter(), given(recipe.training.batch_size, "training.batch_size")
     batch = max(1, min(whole, len(rows_with_companions(corpus, rows, most)[0])))
     student = prepared.start.open()
+    few = _Rows(corpus, rows)
+    learnt = Material(
+        few,  # type: ignore[arg-type]
+        [each.info for each in taught],
+        [each.source(few, rows, place, task) for each in taught],  # type: ignore[arg-type]
+        task=task,
+        scores=scores,
+    )
+    short = {"batch_size": batch, "max_steps": PROBE_STEPS, "gradient_accumulation_steps": 1}
+    settings = quiet_settings({**recipe.training.model_dump(), **short}, recipe.optimizer, place)
     with adapted(recipe, student):
-        fitted = short_training(
-            student,
-            fresh_method(recipe),
-            _Rows(corpus, rows),  # type: ignore[arg-type]
-            taught,
-            recipe.training.model_dump()
-            | {"batch_size": batch, "max_steps": PROBE_STEPS, "gradient_accumulation_steps": 1},
-            recipe.optimizer,
-            task=task,
-            place=place,
-            scores=scores,
-        )
+        fitted = fit(student, fresh_method(recipe), learnt, settings)
     setup = time.perf_counter() - begun - fitted.seconds
     derived = _derived_bytes(place, len(rows), len(corpus.train_rows) + len(corpus.holdout_rows))
     # A larger batch than the probe has items for takes as much longer.

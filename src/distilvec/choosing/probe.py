@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +13,7 @@ from distilvec.corpus import Corpus
 from distilvec.methods.base import Method, TeacherInfo
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.tasks.base import Task
-from distilvec.training import Fitted, SignalSource, fit
+from distilvec.training import Fitted, Material, Settings, SignalSource, fit
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -47,10 +46,6 @@ def short_training(
     taught: Sequence[Teaching],
     training: Mapping[str, Any],
     optimizer: OptimizerSection,
-    *,
-    task: Task | None = None,
-    place: Path | None = None,
-    scores: np.ndarray | None = None,
 ) -> Fitted:
     """Train a student in place for a few steps, and leave nothing behind but the trained student.
 
@@ -58,20 +53,14 @@ def short_training(
         method: not built yet.
         corpus: a few items.
         training: keys of the recipe's section, with `max_steps`.
-        place: a folder that is thrown away later; None = one that is thrown away now.
-        scores: float32 [rows of the corpus], of methods that learn from scores.
     """
     rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
-    with tempfile.TemporaryDirectory(prefix="distilvec-plan-") if place is None else nullcontext(place) as folder:
-        return fit(
-            student,
-            method,
-            [each.info for each in taught],
-            corpus,
-            [each.source(corpus, rows, Path(folder), task) for each in taught],
-            training=TrainingSection.model_validate({**training, **QUIET}),
-            optimizer=optimizer,
-            folder=Path(folder) / "probe-run",
-            task=task,
-            scores=scores,
-        )
+    with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as folder:
+        place = Path(folder)
+        learnt = Material(corpus, [each.info for each in taught], [each.source(corpus, rows, place) for each in taught])
+        return fit(student, method, learnt, quiet_settings(training, optimizer, place))
+
+
+def quiet_settings(training: Mapping[str, Any], optimizer: OptimizerSection, place: Path) -> Settings:
+    """Settings of a training of which nothing is kept, in a folder that is thrown away."""
+    return Settings(TrainingSection.model_validate({**training, **QUIET}), optimizer, place / "probe-run")

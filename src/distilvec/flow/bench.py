@@ -54,7 +54,7 @@ from distilvec.recipe.same_student import differences
 from distilvec.students import load_student
 from distilvec.tasks.predictor import Predictor
 from distilvec.training.checkpoint import newest_checkpoint, other_code, read_state
-from distilvec.training.fit import companions_of
+from distilvec.training.checks import companions_of
 
 logger = logging.getLogger(__name__)
 FACTORS = (1 / 3, 1.0, 3.0)
@@ -327,7 +327,7 @@ def compared_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask])
         return []
     tasks = judging_tasks(recipe, corpus, named)
     texts = corpus.texts(sampled_rows(distinct_rows(corpus.keys, corpus.holdout_rows), MOST_NEIGHBOURS))
-    models = recipe.teachers and all(each.vectors is None for each in recipe.teachers)
+    models = recipe.teachers and all(each.knows_all for each in recipe.teachers)
     if tasks or writes(recipe) or not models or corpus.modality != "text" or len(texts) < FEWEST_HELD_OUT:
         return tasks
     logger.info("the corpus has no labels or pairs: methods are judged by the teacher's neighbours of held-out texts")

@@ -13,7 +13,7 @@ from distilvec.corpus.groups import rows_with_companions
 from distilvec.corpus.key_set import distinct_rows
 from distilvec.errors import DistilvecError, nearest
 from distilvec.flow.judge import FEWEST_HELD_OUT, task_examples
-from distilvec.flow.score import STORAGE, QueryDocuments, open_scorer, without_scores
+from distilvec.flow.score import STORAGE, QueryDocuments, without_scores
 from distilvec.flow.writing import METRICS, read_items, writes
 from distilvec.judging import NeighbourTask, agreement
 from distilvec.judging.verdict import too_few
@@ -23,10 +23,11 @@ from distilvec.modules.invariance import warn_of_batches
 from distilvec.modules.pipeline import default_prompt, side_prompt
 from distilvec.modules.promised_tokens import ENDS_BARE, ends_bare
 from distilvec.recipe import Recipe, TeacherSection
+from distilvec.scorers.load import open_scorer
 from distilvec.store import SignalStore
 from distilvec.tasks.scores import metric_names
 from distilvec.tasks.table import build_task
-from distilvec.training.fit import check_training, companions_of
+from distilvec.training.checks import check_training, companions_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -95,7 +96,7 @@ def _warn(student: SentenceTransformer, corpus: Corpus) -> None:
 def _check_truth(recipe: Recipe, tasks: Sequence[JudgingTask]) -> None:
     """Check that there is a teacher to say what is right in tasks whose truth is a teacher's own search."""
     asked = [task.name for task in tasks if isinstance(task, NeighbourTask) and task.teacher is None]
-    if not asked or (recipe.teachers and all(each.vectors is None for each in _judge_of(recipe))):
+    if not asked or (recipe.teachers and all(each.knows_all for each in _judge_of(recipe))):
         return
     what = "the teacher is a file of vectors" if recipe.teachers else "there is no teacher"
     raise DistilvecError(
@@ -116,7 +117,7 @@ def _check_stores(prepared: Prepared) -> None:
 def check_scorers(recipe: Recipe, corpus: Corpus) -> None:
     """Check, before teachers are asked (and paid), that the scorers can be.
 
-    A model is opened for a moment: its weights would lie beside the teacher's in memory while that one teaches.
+    A model is opened for a moment, off the teacher's device: its weights would lie beside the teacher's in memory.
 
     Raises:
         DistilvecError: the corpus has single texts, a scorer cannot be had, or its store is another scorer's.
@@ -125,17 +126,14 @@ def check_scorers(recipe: Recipe, corpus: Corpus) -> None:
     if not recipe.scorers:
         return
     pairs, stores = QueryDocuments.of(corpus), recipe.place / "stores"
-    models = any(section.model is not None for section in recipe.scorers)
     for section in recipe.scorers:
-        # One after the other, off the teacher's device.
-        scorer = open_scorer(section.model_copy(update={"device": "cpu"}) if models else section)
+        scorer = open_scorer(section, device="cpu")
         if len(pairs) and not scorer.knows(pairs.keys).any():
             raise without_scores(section, len(pairs))
         if (stores / section.name / "store.json").exists():
             SignalStore.create(stores / section.name, scorer.card, 1, STORAGE)
         del scorer
-        if models:
-            gc.collect()  # a model is held by what reads with it
+        gc.collect()  # a model is held by what reads with it
 
 
 def _check_negatives(recipe: Recipe, corpus: Corpus) -> None:

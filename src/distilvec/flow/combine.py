@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,9 +17,9 @@ from distilvec.store import FillReport, SignalStore
 from distilvec.store.fill import distinct_positions
 from distilvec.store.layout import key_words, read_format, read_identity
 from distilvec.store.turns import alone
-from distilvec.teachers import Teacher, TeacherReport
-from distilvec.teachers.base import Capabilities
-from distilvec.teachers.cards import TeacherCard, fingerprint
+from distilvec.teachers import Capabilities, Teacher, TeacherCard
+from distilvec.teachers.cards import fingerprint
+from distilvec.teachers.describe import TeacherReport
 
 if TYPE_CHECKING:
     from distilvec.corpus import Corpus
@@ -134,27 +135,40 @@ def combine(
     folder = stores / name_of_store(teacher, [each.store.path for each in taught], dtype)
     store = SignalStore.create(folder, teacher.card, teacher.card.width, dtype)
     store.verify(changed=True)
-    keys = corpus.teacher_keys
+    filled = _fill(store, teacher, taught, corpus.teacher_keys, progress)
+    seen = TeacherReport(teacher.card, taught[0].seen.examples, taught[0].seen.texts, None, None)
+    return teacher, store, filled, seen
+
+
+def _fill(
+    store: SignalStore,
+    teacher: CombinedTeacher,
+    taught: Sequence[Taught],
+    keys: np.ndarray,
+    progress: Callable[[int, int], None] | None,
+) -> FillReport:
+    """Write the combined vectors that the store lacks of these keys."""
     distinct = distinct_positions(key_words(keys), None)
     began, written, absent = time.monotonic(), 0, 0
     # Of the processes of a distributed training the first makes it, the others find it.
     with StopSignals() as signals, alone(store.path, signals):
         store.refresh()
         todo = distinct[store.missing_at(keys, distinct)]
-        if len(todo):
-            with store.writer() as writer:
-                for start in range(0, len(todo), _CHUNK):
-                    part = keys[todo[start : start + _CHUNK]]
-                    rows = np.stack([each.store.rows(part) for each in taught])
-                    here = (rows >= 0).all(0)
-                    if here.any():
-                        vectors = [each.store.read(row[here]) for each, row in zip(taught, rows, strict=True)]
-                        writer.add(part[here], teacher.combined(vectors))
-                    written, absent = written + int(here.sum()), absent + int((~here).sum())
-                    if progress:
-                        progress(len(distinct) - len(todo) + start + len(part), len(distinct))
-                    if signals.number is not None:
-                        break
+        # No writer if nothing is missing: it would leave a part without rows.
+        with store.writer() if len(todo) else nullcontext() as writer:
+            for start in range(0, len(todo), _CHUNK):
+                part = keys[todo[start : start + _CHUNK]]
+                rows = np.stack([each.store.rows(part) for each in taught])
+                here = (rows >= 0).all(0)
+                if here.any():
+                    vectors = [each.store.read(row[here]) for each, row in zip(taught, rows, strict=True)]
+                    assert writer is not None
+                    writer.add(part[here], teacher.combined(vectors))
+                written, absent = written + int(here.sum()), absent + int((~here).sum())
+                if progress:
+                    progress(len(distinct) - len(todo) + start + len(part), len(distinct))
+                if signals.number is not None:
+                    break
         store.refresh()
         store.build_index()
     if signals.number is not None:
@@ -164,8 +178,8 @@ def combine(
             remedy="Run the same command again to go on.",
             number=signals.number,
         )
-    filled = FillReport(
-        items=len(corpus),
+    return FillReport(
+        items=len(keys),
         distinct=len(distinct),
         present=len(distinct) - len(todo),
         taught=written,
@@ -174,6 +188,3 @@ def combine(
         set_aside={},
         absent=absent,
     )
-    examples = taught[0].seen.examples
-    seen = TeacherReport(teacher.card, examples, taught[0].seen.texts, None, None)
-    return teacher, store, filled, seen

@@ -108,19 +108,7 @@ def compare(
             where="teachers",
             remedy="Give the teacher another name.",
         )
-    if isinstance(seeds, bool) or not isinstance(seeds, int):
-        raise DistilvecError(
-            f"seeds is how many there are, not a {type(seeds).__name__}",
-            where="seeds",
-            remedy="seeds=3 takes the recipe's training.seed and the two after it.",
-        )
-    if seeds < 1:
-        raise DistilvecError(f"seeds is at least 1, not {seeds}", where="seeds")
-    if recipe.training.seed + seeds > MOST_SEEDS:
-        last = recipe.training.seed + seeds - 1
-        raise DistilvecError(
-            f"the last seed would be {last:,}, and seeds are below {MOST_SEEDS:,}", where="training.seed"
-        )
+    _check_seeds(recipe.training.seed, seeds)
     for variant in variants.values():
         require(variant, "compare")
     pinned = Path(recipe.output) / "baselines" / SAVED
@@ -135,6 +123,22 @@ def compare(
         write_text(pinned, recipe.to_yaml())  # seeds that are added later take the same models and data
         bench = Bench(recipe, variants, corpus, open_teachers(recipe, corpus), named, tune=tune)
         return _compared(bench, first, seeds, tune, of_held_out=made_of_held_out(recipe, named))
+
+
+def _check_seeds(first: int, seeds: int) -> None:
+    """Refuse what is not a number of seeds, or would go beyond the largest seed."""
+    if isinstance(seeds, bool) or not isinstance(seeds, int):
+        raise DistilvecError(
+            f"seeds is the number of runs, not a {type(seeds).__name__}",
+            where="seeds",
+            remedy="seeds=3 takes the recipe's training.seed and the two after it.",
+        )
+    if seeds < 1:
+        raise DistilvecError(f"seeds is at least 1, not {seeds}", where="seeds")
+    if first + seeds > MOST_SEEDS:
+        raise DistilvecError(
+            f"the last seed would be {first + seeds - 1:,}, and seeds are below {MOST_SEEDS:,}", where="training.seed"
+        )
 
 
 def _compared(bench: Bench, first: str, seeds: int, tune: bool, *, of_held_out: bool) -> Comparison:

@@ -15,8 +15,8 @@ from distilvec.modules.blocks import parameters
 from distilvec.modules.opening import locate
 from distilvec.recipe import AutoSection, Recipe, StudentSection
 from distilvec.recipe.defaults import DEFAULTS, Default
-from distilvec.recipe.places import at_revision
 from distilvec.students.sizes import cut_of
+from distilvec.teachers.sections import at_revision, models_of
 from distilvec.words import millions
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ def kind_of(recipe: Recipe, section: dict[str, Any]) -> str:
 
 def _student(recipe: Recipe, corpus: Corpus, chosen: list[str]) -> dict[str, Any]:
     """The student's section as a dictionary, with the sizes of a cut that names none."""
-    teacher = next((each.name for each in recipe.teachers if each.model is not None), None)
+    teacher = next(iter(models_of(recipe.teachers)), None)
     if recipe.student is None:
         if corpus.modality != "text":
             fresh: dict[str, Any] = {"resnet": {}} if corpus.modality == "image" else {"molecule": {}}
@@ -156,8 +156,7 @@ def _method(recipe: Recipe, section: dict[str, Any], row: Default, texts: int) -
         name = "score_kl" if recipe.scorers else "sft" if recipe.task is not None else "mnrl" if pairs else "simcse"
         return {**given, "name": name}
     method = dict(row.method)
-    first = recipe.teachers[0]
-    if len(recipe.teachers) > 1 or first.model is None or first.name != (section.get("shrink") or {}).get("of"):
+    if len(recipe.teachers) > 1 or (section.get("shrink") or {}).get("of") not in models_of(recipe.teachers):
         method = {"name": method["name"]}  # token states and vectors as they are need the teacher it was cut out of
     if recipe.method.matryoshka is not None:
         method.pop("map", None)  # each length has a map of its own

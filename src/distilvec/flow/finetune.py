@@ -105,47 +105,46 @@ def finetune(
     with alone_in(target.absolute().parent, f".{target.name}.finetune.lock"):
         work = target.absolute().parent / f".{target.name}.finetune"
         try:
+            head = {"kind": task, "alpha": 1.0, "encoding": encoding, "label": label}
             recipe = recipe_of(
                 None,
                 _student(model, max_length, pooling, lora),
                 {"path": data, "text": _columns(task, text), "label": label, **_AS_GIVEN},
                 "sft",
                 work,
-                task={
-                    "kind": task,
-                    "alpha": 1.0,
-                    "encoding": encoding,
-                    "label": label,
-                    "validation": validation,
-                    "test": test,
-                },
+                task={**head, "validation": validation, "test": test},
                 training={"epochs": 3, "batch_size": 16, **(training or {})},
                 optimizer={"lr": RATE if lora is False else 1e-4, "heads_lr": 1e-3, **(optimizer or {})},
             )
-            files = _files(recipe)
-            digest = _digest(recipe, files)
-            if _is_done(target, digest):
-                logger.info("%s is fine-tuned already, by an equal call; remove it to do it again", target)
-                if folders.read(work).get("digest") == digest:  # that call was killed at its very end
-                    folders.remove_all(work)
-                return target
-            if Path(model).expanduser().resolve() == target.expanduser().resolve():
-                raise DistilvecError(
-                    "this is the model that is to be fine-tuned", where=str(target), remedy="Choose another output."
-                )
-            if (target / "modules.json").is_file():
-                logger.warning("%s is of another call, and will be set aside when this one is done", target)
-            begun = time.perf_counter()
-            done = _run(_measured(recipe, len(files["train"])), digest)
-            settings = {**_settings(recipe), "model": short_source(str(model))}  # it may be published
-            seconds = round(time.perf_counter() - begun, 1)
-            _keep(done, target, {"digest": digest, **settings, "seconds": seconds, **_scores(done, files)})
-            folders.remove_all(work / "checkpoints")
+            _finetune(recipe, target, work)
         finally:
             # Ours, and nothing to go on from.
             if folders.read(work) and not any(work.glob("checkpoints/checkpoint-*/trainer_state.json")):
                 folders.remove_all(work)
     return target
+
+
+def _finetune(recipe: Recipe, target: Path, work: Path) -> None:
+    """Run the recipe and put its model in place, unless an equal call did so."""
+    files, model = _files(recipe), str(given(recipe.student, "student").model)
+    digest = _digest(recipe, files)
+    if _is_done(target, digest):
+        logger.info("%s is fine-tuned already, by an equal call; remove it to do it again", target)
+        if folders.read(work).get("digest") == digest:  # that call was killed at its very end
+            folders.remove_all(work)
+        return
+    if Path(model).expanduser().resolve() == target.expanduser().resolve():
+        raise DistilvecError(
+            "this is the model that is to be fine-tuned", where=str(target), remedy="Choose another output."
+        )
+    if (target / "modules.json").is_file():
+        logger.warning("%s is of another call, and will be set aside when this one is done", target)
+    begun = time.perf_counter()
+    done = _run(_measured(recipe, len(files["train"])), digest)
+    settings = {**_settings(recipe), "model": short_source(model)}  # it may be published
+    seconds = round(time.perf_counter() - begun, 1)
+    _keep(done, target, {"digest": digest, **settings, "seconds": seconds, **_scores(done, files)})
+    folders.remove_all(work / "checkpoints")
 
 
 def finetune_scores(folder: str | Path) -> dict[str, dict[str, float]]:

@@ -27,6 +27,8 @@ from distilvec.store import SignalStore
 from distilvec.students import fold_head, load_student, router
 from distilvec.students import ship as save
 from distilvec.students.writing import ship_writer
+from distilvec.tasks.base import Task
+from distilvec.teachers.sections import models_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -65,27 +67,36 @@ def fit(prepared: Prepared, lessons: Lessons, *, resume: bool = False) -> Traine
         if not section.live:
             teacher.rest()
     with adapted(recipe, student):
-        fitted = training.fit(
-            student,
-            method,
-            [each.info_on(corpus) for each in lessons.taught],
-            corpus,
-            sources(prepared, lessons, task),
-            needs=prepared.needs,
-            training=recipe.training,
-            optimizer=recipe.optimizer,
-            folder=prepared.output,
-            resume=resume,
-            cache=prepared.place,
-            evaluate=held_out_metrics(recipe, held_out(corpus, lessons.first), task),
-            lookup=store_lookup([each.store for each in lessons.taught]),
-            task=task,
-            router_balance=prepared.section.router_balance,
-            remember=prepared.section.remember,
-            scores=lessons.scores,
-            code=prepared.code,
-        )
+        fitted = training.fit(student, method, _material(prepared, lessons, task), _settings(prepared), resume=resume)
     return Trained(student, fitted)
+
+
+def _material(prepared: Prepared, lessons: Lessons, task: Task | None) -> training.Material:
+    """What the student learns from."""
+    corpus = prepared.corpus
+    return training.Material(
+        corpus,
+        [each.info_on(corpus) for each in lessons.taught],
+        sources(prepared, lessons, task),
+        needs=prepared.needs,
+        task=task,
+        scores=lessons.scores,
+        lookup=store_lookup([each.store for each in lessons.taught]),
+        evaluate=held_out_metrics(prepared.recipe, held_out(corpus, lessons.first), task),
+    )
+
+
+def _settings(prepared: Prepared) -> training.Settings:
+    """How the recipe wants it trained."""
+    return training.Settings(
+        prepared.recipe.training,
+        prepared.recipe.optimizer,
+        prepared.output,
+        cache=prepared.place,
+        router_balance=prepared.section.router_balance,
+        remember=prepared.section.remember,
+        code=prepared.code,
+    )
 
 
 def adapted(recipe: Recipe, student: SentenceTransformer) -> AbstractContextManager[None]:
@@ -153,9 +164,9 @@ def _documents(recipe: Recipe) -> SentenceTransformer:
     Before a document stands the model's own prompt for one, or what the recipe puts before all: its text, or a prompt
     of the model by its name. That of queries is not for documents.
     """
-    section = recipe.teachers[0]
+    section = models_of(recipe.teachers)[recipe.teachers[0].name]
     model = load_student(
-        str(section.address),
+        section.address,
         max_length=section.max_length,
         pooling=section.pooling,
         trust_remote_code=section.trust_remote_code,

@@ -13,12 +13,13 @@ from distilvec.corpus import Corpus
 from distilvec.corpus.key_set import distinct_rows
 from distilvec.evenly import sampled_rows
 from distilvec.flow.combine import combine
-from distilvec.flow.score import QueryDocuments, ScoredCorpus, open_scorer, score_one, scores_of
+from distilvec.flow.score import QueryDocuments, ScoredCorpus, score_one, scores_of
 from distilvec.flow.teach import Taught, teach_one
 from distilvec.judging import settle_tasks
 from distilvec.judging.tasks import JudgingTask
 from distilvec.progress import Ticker
 from distilvec.recipe import Recipe, ScorerSection, TeacherSection
+from distilvec.scorers.load import open_scorer
 from distilvec.store import SignalStore
 from distilvec.store.remote import mirrored
 from distilvec.teachers.signals import NOTHING, Wanted

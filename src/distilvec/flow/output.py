@@ -17,8 +17,8 @@ from distilvec.recipe import Recipe
 from distilvec.recipe.places import find_files
 from distilvec.recipe.same_student import differences
 from distilvec.training.checkpoint import newest_checkpoint, refuse_other_code, tidy
+from distilvec.training.checks import data_mark
 from distilvec.training.distributed import launched
-from distilvec.training.fit import data_mark
 
 if TYPE_CHECKING:
     from distilvec.flow.prepare import Prepared

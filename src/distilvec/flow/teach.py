@@ -17,7 +17,6 @@ import torch
 from distilvec.corpus import Corpus
 from distilvec.corpus.keys import Modality
 from distilvec.corpus.lazy import BLOCK, LazyTexts
-from distilvec.corpus.molecules import Components
 from distilvec.errors import DataError, Interrupted
 from distilvec.evenly import evenly_spaced, sampled_rows
 from distilvec.interruption import StopSignals
@@ -27,8 +26,10 @@ from distilvec.store import FillReport, SignalStore, fill
 from distilvec.store.axes import axes_of
 from distilvec.store.statistics import Statistics
 from distilvec.store.turns import alone
-from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
+from distilvec.teachers import Reading, Teacher, TeacherInfo
+from distilvec.teachers.describe import TeacherReport, check_teacher
 from distilvec.teachers.signals import NOTHING, Wanted
+from distilvec.teachers.table import open_teacher
 
 if TYPE_CHECKING:
     from distilvec.judging import CachedEncoder
@@ -137,20 +138,6 @@ def teacher_info(teacher: Teacher, axes: int | None = None) -> TeacherInfo:
     )
 
 
-def open_teacher(
-    section: TeacherSection,
-    components: Components = "largest",
-    modality: Modality = "text",
-    separator: str | None = None,
-) -> Teacher:
-    """The teacher of a section, for items of a modality; `components` is of molecules, as in the corpus section, and
-    `separator` of a task that is to write.
-    """
-    options = section.model_dump(exclude={"storage", "live", "weight", "token_axes", "revision"})
-    options["model"] = section.address
-    return load_teacher(**options, modality=modality, components=components, separator=separator)
-
-
 def teach_one(
     section: TeacherSection,
     corpus: Corpus,
@@ -169,7 +156,7 @@ def teach_one(
     Raises:
         Interrupted: Ctrl-C or SIGTERM; the batch is finished and all that was encoded is kept.
     """
-    teacher = open_teacher(section, modality=corpus.modality) if teacher is None else teacher
+    teacher = open_teacher(section, Reading(corpus.modality)) if teacher is None else teacher
     seen, store = open_store(section, corpus, stores, teacher)
     ticker = Ticker(f"teaching with {section.name}", f"{corpus.modality}s")
     stored = NOTHING if section.live else wanted

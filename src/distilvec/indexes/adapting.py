@@ -8,6 +8,7 @@ put behind the new model as stock modules. Report rows choose nothing and are me
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import logging
 from collections import OrderedDict
@@ -180,44 +181,43 @@ def adapt(
     unit_length = _refuse_damaged(matrix, where)
     distinct = _distinct(table, where)
     if query_vectors is not None and queries is None:
-        raise DistilvecError("these are vectors of queries, and there are none", where="query_vectors",
-                             remedy="Give the queries too (--queries).")  # fmt: skip
+        raise DistilvecError(
+            "these are vectors of queries, and there are no queries",
+            where="query_vectors",
+            remedy="Give the queries too (--queries).",
+        )
     asked = None if queries is None else read_queries(queries, query_vectors, table, matrix.shape[1])
     base = _normalized(_open(model, device))
-    encode = CachedEncoder(base, name=str(model))
-
     order = distinct[np.random.default_rng(seed).permutation(len(distinct))]
     held = min(HELD, len(order) // 5)
-    fitted = order[2 * held : 2 * held + limit]
-    maps = _Maps(encode, matrix, table, order, held, seed)
-    sizes = [*(size for size in CURVE if size < len(fitted)), len(fitted)]
-    curve = [maps.best_of_each_kind(fitted[:size]) for size in sizes]
+    maps = _Maps(CachedEncoder(base, name=str(model)), matrix, table, order, held, seed)
+    curve = maps.curve(order[2 * held : 2 * held + limit])
     best, chosen = max(curve[-1], key=lambda pair: pair[1].choice)
     adapted = _behind(base, [*best.modules()], normalize=unit_length)
     shipped = CachedEncoder(adapted, name="the adapted model")
     made = shipped.document([table[row] for row in maps.report])
-    truth = np.asarray(matrix[maps.report], np.float32)
-    recall = maps.recall(made, reporting=True)
+    recall, repeated = maps.recall(made, reporting=True), len(matrix) - len(distinct)
     result = Adaptation(
         model=target,
         chosen=chosen,
         points=[point for each in curve for _, point in each],
         recall=recall,
-        agreement=agreement(truth, made, shared_space=True),
+        agreement=agreement(np.asarray(matrix[maps.report], np.float32), made, shared_space=True),
         rows=len(matrix),
-        repeated=len(matrix) - len(distinct),
+        repeated=repeated,
         held=held,
         searched=len(maps.searched),
         queries=None if asked is None else asked.scores(shipped.query(asked.texts), matrix),
-        notes=_notes(recall, len(maps.searched), len(matrix) - len(distinct)),
+        notes=_notes(recall, len(maps.searched), repeated),
     )
-
-    def beside(folder: Path) -> None:
-        write_text(folder / FILES[0], json.dumps(result.to_dict(), indent=1) + "\n")
-        write_text(folder / FILES[1], f"# {Path(model).name} on an old index\n\n{result.grid().markdown()}\n")
-
-    ship(adapted, target, beside=[beside])
+    ship(adapted, target, beside=[functools.partial(_write, result, Path(model).name)])
     return result
+
+
+def _write(result: Adaptation, model: str, folder: Path) -> None:
+    """Write what came out next to the modules."""
+    write_text(folder / FILES[0], json.dumps(result.to_dict(), indent=1) + "\n")
+    write_text(folder / FILES[1], f"# {model} on an old index\n\n{result.grid().markdown()}\n")
 
 
 class _Maps:
@@ -241,6 +241,11 @@ class _Maps:
         self._own = np.arange(2 * held)
         self._truth = top(self.searched[: 2 * held], self.searched, DEPTH, self._own)
         self._held = self._read(order[: 2 * held])
+
+    def curve(self, rows: Rows) -> list[list[tuple[Map, Point]]]:
+        """The best map of every kind, fitted to more and more of these rows, and to all of them last."""
+        sizes = [*(size for size in CURVE if size < len(rows)), len(rows)]
+        return [self.best_of_each_kind(rows[:size]) for size in sizes]
 
     def best_of_each_kind(self, rows: Rows) -> list[tuple[Map, Point]]:
         """Of every kind the map that does best on the choice rows, fitted to these rows."""

@@ -93,37 +93,50 @@ def read_queries(
     places: dict[str, list[int]] = {}
     for place, text in enumerate(texts):
         places.setdefault(text, []).append(place)
-    order: dict[str, int] = {}
-    relevant: list[dict[str, set[int]]] = []
+    relevant: dict[str, dict[str, set[int]]] = {}
     asked: list[int] = []
     for number, row in enumerate(rows, 1):
-        query, document = (row.get(name) if isinstance(row, Mapping) else None for name in ("query", "document"))
-        if not isinstance(query, str) or is_blank(query):
-            raise DataError('it has no text under "query"', where=f"{where}, row {number}", remedy='Call it "query".')
-        if query not in order:
-            order[query] = len(order)
-            relevant.append({})
+        query, document = _query_of(row, places, f"{where}, row {number}")
+        if query not in relevant:
+            relevant[query] = {}
             asked.append(number - 1)
-        if document is not None and document != "":  # a .csv cannot say that there is none
-            if not isinstance(document, str) or document not in places:
-                told = repr(document)[:80]
-                raise DataError(
-                    f"the document {told} is not a text of the index",
-                    where=f"{where}, row {number}",
-                    remedy="Give it as it stands in the index, letter by letter.",
-                )
-            relevant[order[query]][document] = set(places[document])
-    if vectors is None and not any(relevant):
+        if document is not None:
+            relevant[query][document] = set(places[document])
+    if vectors is None and not any(relevant.values()):
         raise DistilvecError(
             "nothing says what these queries should find",
             where=where,
             remedy='Give each its "document", or the old model\'s vectors of the queries (--query-vectors).',
         )
-    rights = [list(each.values()) for each in relevant]
+    rights = [list(each.values()) for each in relevant.values()]
     copies = np.fromiter((places[text][0] for text in texts), np.int64, len(texts))
     if vectors is None:
-        return Queries(list(order), rights, None, copies)
-    known, _ = read_vectors(vectors, [str(row["query"]) for row in rows], name="query_vectors")
+        return Queries(list(relevant), rights, None, copies)
+    known = _vectors_of(vectors, [str(row["query"]) for row in rows], width)
+    return Queries(list(relevant), rights, known[asked], copies)
+
+
+def _query_of(row: Any, places: Mapping[str, Any], where: str) -> tuple[str, str | None]:
+    """The query of a row, and the document that it should find, if there is one."""
+    query, document = (row.get(name) if isinstance(row, Mapping) else None for name in ("query", "document"))
+    if not isinstance(query, str) or is_blank(query):
+        raise DataError('it has no text under "query"', where=where, remedy='Call it "query".')
+    if document is None or document == "":  # a .csv cannot say that there is none
+        return query, None
+    if not isinstance(document, str) or document not in places:
+        raise DataError(
+            f"the document {repr(document)[:80]} is not a text of the index",
+            where=where,
+            remedy="Give it as it stands in the index, letter by letter.",
+        )
+    return query, document
+
+
+def _vectors_of(
+    vectors: str | Path | npt.NDArray[np.floating], queries: Sequence[str], width: int
+) -> npt.NDArray[np.float32]:
+    """The old model's vectors of the queries, float32 [r, D]."""
+    known, _ = read_vectors(vectors, queries, name="query_vectors")
     if known.shape[1] != width or not np.isfinite(known).all():
         raise DataError(
             f"the queries' vectors have {known.shape[1]} numbers, some of them not finite"
@@ -132,7 +145,7 @@ def read_queries(
             where=str(vectors) if isinstance(vectors, str | Path) else "query_vectors",
             remedy="Give what the old model made of the same rows.",
         )
-    return Queries(list(order), rights, np.asarray(known[asked], np.float32), copies)
+    return np.asarray(known, np.float32)
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

@@ -1,16 +1,13 @@
 """The recipe: what a run is made of, as typed models of its YAML file."""
 
 from distilvec.recipe.recipe import Recipe, given
-from distilvec.recipe.score_sections import MiningSection, ScorerSection
+from distilvec.recipe.score_sections import CallScorerSection, MiningSection, ModelScorerSection, ScorerSection
 from distilvec.recipe.sections import (
-    ApiSection,
     CorpusSection,
     JudgingSection,
     MethodSection,
     OptimizerSection,
-    Section,
     SharpnessSection,
-    TeacherSection,
 )
 from distilvec.recipe.student_sections import (
     AutoSection,
@@ -25,22 +22,26 @@ from distilvec.recipe.student_sections import (
 )
 from distilvec.recipe.training_section import TrainingSection
 from distilvec.tasks.section import TaskSection
+from distilvec.teachers.sections import ApiSection, CallSection, ModelSection, TeacherSection
 
 __all__ = [
     "ApiSection",
     "AutoSection",
+    "CallScorerSection",
+    "CallSection",
     "CorpusSection",
     "FreshSection",
     "JudgingSection",
     "LoraSection",
     "MethodSection",
     "MiningSection",
+    "ModelScorerSection",
+    "ModelSection",
     "MoleculeSection",
     "OptimizerSection",
     "Recipe",
     "ResnetSection",
     "ScorerSection",
-    "Section",
     "SharpnessSection",
     "ShrinkSection",
     "StaticSection",

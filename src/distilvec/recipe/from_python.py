@@ -27,8 +27,8 @@ from distilvec.files import alone_in, home, temporary, writing
 from distilvec.folders import claim, reserve
 from distilvec.recipe.places import TASK_FILES, find_files
 from distilvec.recipe.recipe import Recipe
-from distilvec.recipe.sections import NAME
 from distilvec.system_errors import REMEDIES, number_of, system_problem
+from distilvec.teachers.sections import NAME
 
 GIVEN = "given"
 

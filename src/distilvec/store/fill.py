@@ -114,10 +114,13 @@ def fill(
     began = time.monotonic()
     covered, absent, parts = 0, 0, list[str]()
     if len(todo):
-        with store.writer(part_bytes=part_bytes, index=index) as writer, filling.writing(writer, part_bytes) as add:
+        with (
+            store.writer(part_bytes=part_bytes, index=index) as writer,
+            filling.writing(writer, part_bytes) as add,
             # Closed here, whatever ends it: answers of a service that are under way then find who keeps them.
-            with closing(filling.batches(todo)) as batches:
-                covered, absent = _write(batches, add, writer, teacher.kept, goes_on)
+            closing(filling.batches(todo)) as batches,
+        ):
+            covered, absent = _write(batches, add, writer, teacher.kept, goes_on)
         parts = writer.parts
         store.refresh()
     if absent:

@@ -2,7 +2,7 @@
 
 from distilvec.training.checkpoint import newest_checkpoint
 from distilvec.training.data import Collator, SignalSource
-from distilvec.training.fit import Fitted, fit
+from distilvec.training.fit import Fitted, Material, Settings, fit
 from distilvec.training.precision import bfloat16_pays
 from distilvec.training.sample import free_maps
 from distilvec.training.samplers import BucketedBatches
@@ -16,6 +16,8 @@ __all__ = [
     "Distiller",
     "Fitted",
     "LiveSource",
+    "Material",
+    "Settings",
     "SignalSource",
     "StoreSource",
     "TokenizedCorpus",

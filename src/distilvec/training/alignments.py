@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,52 +28,51 @@ _CHUNK = 4096
 _CONTENTS = b"4"
 
 
+@dataclass(frozen=True)
+class TeacherTokens:
+    """A corpus as a teacher reads it.
+
+    Attributes:
+        vocabulary: token strings by id.
+        contents: corpus rows -> what the teacher reads of each.
+        fingerprint: of what `contents` gives.
+        limit: tokens per text that the teacher reads, None = all. Where either side's text was cut, tokens of the other
+            beyond the cut go with none; a path would tie them all to the last token.
+    """
+
+    vocabulary: Sequence[str]
+    contents: Contents
+    fingerprint: str
+    limit: int | None = None
+
+
 def align_corpus(
-    tokens: TokenizedCorpus,
-    vocabulary: Sequence[str],
-    contents: Contents,
-    rows: np.ndarray,
-    modes: Sequence[str],
-    folder: Path,
-    fingerprint: str,
-    limit: int | None = None,
+    tokens: TokenizedCorpus, teacher: TeacherTokens, rows: np.ndarray, modes: Sequence[str], folder: Path
 ) -> dict[str, Ragged]:
     """Align rows of a corpus in all modes, or reuse what equal tokenizers left in `folder`.
 
     Args:
         tokens: the corpus as the student reads it.
-        vocabulary: the teacher's token strings by id.
-        contents: the corpus as the teacher reads it.
         rows: corpus rows that are wanted; others get no pairs.
         modes: see `distilvec.alignment.align`, and "full"; "ends" as `pieces.end_pairs` counts, of items whose contents
             are answers.
-        fingerprint: of what `contents` gives.
-        limit: tokens per text that the teacher reads, None = all. Where either side's text was cut, tokens of the other
-            beyond the cut go with none; a path would tie them all to the last token.
 
     Returns:
         mode -> int32 pairs (student position, teacher position) of each row, positions in the texts without padding.
     """
     digest = hashlib.blake2b(_CONTENTS, digest_size=8)
-    for text in (tokens.name, fingerprint, str(limit), *vocabulary):
+    for text in (tokens.name, teacher.fingerprint, str(teacher.limit), *teacher.vocabulary):
         digest.update(text.encode() + b"\0")
     digest.update(np.asarray(rows, np.int64).tobytes())
     files = {mode: folder / f"{digest.hexdigest()}-{mode}" for mode in modes}
     missing = {mode: file for mode, file in files.items() if not RaggedFile.exists(file)}
     if missing:
-        _write(tokens, vocabulary, contents, np.sort(np.asarray(rows)), missing, limit)
+        _write(tokens, teacher, np.sort(np.asarray(rows)), missing)
     return {mode: Ragged(file, np.int32, 2) for mode, file in files.items()}
 
 
-def _write(
-    tokens: TokenizedCorpus,
-    vocabulary: Sequence[str],
-    contents: Contents,
-    rows: np.ndarray,
-    files: dict[str, Path],
-    limit: int | None,
-) -> None:
-    student = tokens.tokenizer
+def _write(tokens: TokenizedCorpus, teacher: TeacherTokens, rows: np.ndarray, files: dict[str, Path]) -> None:
+    student, vocabulary = tokens.tokenizer, teacher.vocabulary
     own_words = [str(t or "") for t in student.convert_ids_to_tokens(range(id_count(student)))]
     aligner = Aligner(own_words, vocabulary)
     modes = [mode for mode in files if mode != ENDS]
@@ -80,8 +80,8 @@ def _write(
     with writing({mode: (file, np.int32) for mode, file in files.items()}, len(tokens.lengths)) as outputs:
         for start in range(0, len(rows), _CHUNK):
             chunk = rows[start : start + _CHUNK]
-            ours, theirs = tokens.contents(chunk), contents(chunk)
-            for number in _cut(tokens, chunk, theirs, limit):
+            ours, theirs = tokens.contents(chunk), teacher.contents(chunk)
+            for number in _cut(tokens, chunk, theirs, teacher.limit):
                 ours[number], theirs[number] = _both_read(aligner, ours[number], theirs[number])
             aligned = aligner.batch([(own[0], their[0]) for own, their in zip(ours, theirs, strict=True)], modes)
             for mode in modes:

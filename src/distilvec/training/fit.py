@@ -18,32 +18,28 @@ from accelerate.utils import set_seed
 
 from distilvec.allocator import keep_freed_memory
 from distilvec.corpus.groups import rows_with_companions
-from distilvec.errors import GO_ON, DataError, DistilvecError, DivergedError, EnvironmentProblem, Interrupted
+from distilvec.errors import GO_ON, DistilvecError, DivergedError, EnvironmentProblem, Interrupted
 from distilvec.evenly import sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.methods.base import Method, Needs
 from distilvec.modules.blocks import find_transformer, find_writer
-from distilvec.recipe.training_section import check_evaluations, check_together
 from distilvec.students.tap import StudentTap
 from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherInfo
 from distilvec.training.attention import attention, choose_attention, rehearse
 from distilvec.training.checkpoint import newest_checkpoint, refuse_other_data, tidy
+from distilvec.training.checks import check_checkpointing, check_training, companions_of, data_mark
 from distilvec.training.compiling import compilation, compiled
 from distilvec.training.data import Collator, SignalSource
 from distilvec.training.distributed import (
     barrier,
-    check_precision,
-    check_trackers,
     first_rank_first,
     join,
-    launched,
     rank,
 )
 from distilvec.training.held_out import held_out_terms
 from distilvec.training.items import PreparedCorpus, student_items
 from distilvec.training.loop import Loop
-from distilvec.training.optimizers import make_schedule
 from distilvec.training.sample import SAMPLE, TOKEN_SAMPLE, free_maps, make_sample, on_device
 from distilvec.training.sources import LiveSource
 from distilvec.training.step import Distiller, Extras, describe
@@ -93,90 +89,89 @@ class Fitted:
     tokens: int = field(default=0, metadata={"help": "tokens of an epoch"})
 
 
+@dataclass(frozen=True)
+class Material:
+    """What a student learns from.
+
+    Attributes:
+        corpus: its train rows are trained on.
+        teachers, sources: one entry per teacher, in the same order.
+        needs: what the method wants, if it has been asked already.
+        task: a supervised task next to the method; its head is trained in place.
+        scores: float32 [rows of the corpus], see `Collator`.
+        lookup: see `Method.lookup`.
+        evaluate: held-out metrics, called every `training.evaluate_every` steps.
+    """
+
+    corpus: Corpus
+    teachers: Sequence[TeacherInfo]
+    sources: Sequence[SignalSource]
+    needs: Needs | None = None
+    task: Task | None = None
+    scores: np.ndarray | None = None
+    lookup: Callable[[int, torch.Tensor], torch.Tensor] | None = None
+    evaluate: Callable[[SentenceTransformer, Method], dict[str, float]] | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a student is trained, and where the training keeps its files.
+
+    Attributes:
+        training, optimizer: the recipe's sections.
+        folder: gets `checkpoints/` and `run.jsonl`.
+        cache: where token ids are kept; None = `folder`.
+        router_balance, remember: see `Extras`.
+        code: of a method that is not ours; a checkpoint of another one is not resumed.
+    """
+
+    training: TrainingSection
+    optimizer: OptimizerSection
+    folder: Path
+    cache: Path | None = None
+    router_balance: float = 0.0
+    remember: float = 0.0
+    code: str | None = None
+
+
 def fit(
-    student: SentenceTransformer,
-    method: Method,
-    teachers: Sequence[TeacherInfo],
-    corpus: Corpus,
-    sources: Sequence[SignalSource],
-    *,
-    training: TrainingSection,
-    optimizer: OptimizerSection,
-    folder: Path,
-    resume: bool = False,
-    cache: Path | None = None,
-    evaluate: Callable[[SentenceTransformer, Method], dict[str, float]] | None = None,
-    lookup: Callable[[int, torch.Tensor], torch.Tensor] | None = None,
-    task: Task | None = None,
-    router_balance: float = 0.0,
-    remember: float = 0.0,
-    needs: Needs | None = None,
-    scores: np.ndarray | None = None,
-    code: str | None = None,
+    student: SentenceTransformer, method: Method, material: Material, settings: Settings, *, resume: bool = False
 ) -> Fitted:
     """Train `student` in place.
 
     Args:
         student: becomes the trained student.
         method: not built yet.
-        teachers, sources: one entry per teacher, in the same order.
-        corpus: its train rows are trained on.
-        training, optimizer: the recipe's sections.
-        folder: gets `checkpoints/` and `run.jsonl`.
-        resume: go on from the newest whole checkpoint, if there is one.
-        cache: where token ids are kept; default `folder`.
-        evaluate: held-out metrics, called every `training.evaluate_every` steps.
-        lookup: see `Method.lookup`.
-        task: a supervised task beside the method; its head is trained in place.
-        router_balance, remember: see `Extras`.
-        needs: what the method wants, where it has been asked already.
-        scores: float32 [rows of the corpus], see `Collator`.
-        code: of a method that is not ours; a checkpoint of another is not gone on from.
+        resume: continue from the newest whole checkpoint, if there is one.
 
     Raises:
         DistilvecError: a method that cannot work with this student or these teachers, a refused training key, a
             loss that is not finite, an interruption (with how to go on).
     """
+    training, corpus, task = settings.training, material.corpus, material.task
+    needs = material.needs
     if needs is None:
-        needs = method.needs(describe(StudentTap(student).info, task), teachers)
+        needs = method.needs(describe(StudentTap(student).info, task), material.teachers)
     rows, companions = rows_with_companions(corpus, corpus.train_rows, companions_of(needs, task, corpus))
-    blind = training.evaluate_every is not None and evaluate is None
-    live = any(isinstance(each, LiveSource) for each in sources)
-    check_training(rows, corpus, training, optimizer, blind=blind, live=live)
-    if training.gradient_checkpointing and needs.student.attention:
-        raise DistilvecError(
-            f"{method.name} reads attention maps of the student's blocks, which are not computed again",
-            where="training.gradient_checkpointing",
-            remedy="Leave it out; a smaller batch_size with gradient_accumulation_steps saves memory here.",
-        )
-    # First, because it also joins the other processes of a distributed run.
-    accelerator = join(training, folder / "checkpoints")
-    device = accelerator.device
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)  # what teaching needed is not training's
-    tokens = _tokens(student, needs, corpus, sources, seed=training.seed, device=device, cache=cache or folder)
-    collator = Collator(corpus, tokens, sources, companions, scores)
-    limit = SAMPLE if find_writer(student) is None else TOKEN_SAMPLE  # an answer's vector is nobody's embedding
-    sample = make_sample(
-        student, tokens, sources, corpus.train_rows, seed=training.seed, needs=needs, limit=limit, collator=collator
-    )
-    data = data_mark(corpus, code)
-    checkpoint = _open_checkpoints(folder / "checkpoints", resume, data)
-    set_seed(training.seed)
-    former = copy.deepcopy(student).eval().requires_grad_(False) if remember else None
-    method.build(describe(StudentTap(student).info, task), teachers, sample)
-    method.lookup = lookup
-    method.attach(student)
-    extras = Extras(router_balance, training.mini_batch_size, former, remember, training.gather)
-    distiller = Distiller(student, method, needs, task, extras)
-    free = free_maps(sample)
-    del sample  # as large as many batches, and nobody looks at it again
-    set_seed(training.seed)
+    blind = training.evaluate_every is not None and material.evaluate is None
+    live = any(isinstance(each, LiveSource) for each in material.sources)
+    check_training(rows, corpus, training, settings.optimizer, blind=blind, live=live)
+    check_checkpointing(training, method, needs)
+    # Before anything else on a device, because it also joins the other processes of a distributed run.
+    accelerator = join(training, settings.folder / "checkpoints")
+    if accelerator.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(accelerator.device)  # what teaching needed is not training's
+    tokens = _tokens(student, needs, material, settings, accelerator.device)
+    collator = Collator(corpus, tokens, material.sources, companions, material.scores)
+    data = data_mark(corpus, settings.code)
+    checkpoint = _open_checkpoints(settings.folder / "checkpoints", resume, data)
+    distiller, free = _assemble(student, method, material, settings, needs, collator)
+    evaluate = material.evaluate
     loop = Loop(
         distiller,
         training,
-        optimizer,
-        folder,
+        settings.optimizer,
+        settings.folder,
         rows,
         collator,
         accelerator,
@@ -186,12 +181,47 @@ def fit(
     )
     _train(loop, checkpoint)
     student.eval()
-    _check_vectors(student, on_device(tokens.features(rows[:8]), device))
+    _check_vectors(student, on_device(tokens.features(rows[:8]), accelerator.device))
     fitted = _outcome(loop, free)
     if task is None:
         held = sampled_rows(rows_with_companions(corpus, corpus.holdout_rows, needs.companions)[0], HELD_OUT)
         fitted.held_out = held_out_terms(distiller, collator, held, training.batch)
     return fitted
+
+
+def _assemble(
+    student: SentenceTransformer,
+    method: Method,
+    material: Material,
+    settings: Settings,
+    needs: Needs,
+    collator: Collator,
+) -> tuple[Distiller, list[np.ndarray]]:
+    """The module that is trained, with heads that start from a sample of the corpus; and the free baseline's maps."""
+    seed, task = settings.training.seed, material.task
+    limit = SAMPLE if find_writer(student) is None else TOKEN_SAMPLE  # an answer's vector is nobody's embedding
+    sample = make_sample(
+        student,
+        collator.tokens,
+        material.sources,
+        material.corpus.train_rows,
+        seed=seed,
+        needs=needs,
+        limit=limit,
+        collator=collator,
+    )
+    set_seed(seed)
+    former = copy.deepcopy(student).eval().requires_grad_(False) if settings.remember else None
+    method.build(describe(StudentTap(student).info, task), material.teachers, sample)
+    method.lookup = material.lookup
+    method.attach(student)
+    extras = Extras(
+        settings.router_balance, settings.training.mini_batch_size, former, settings.remember, settings.training.gather
+    )
+    distiller = Distiller(student, method, needs, task, extras)
+    free = free_maps(sample)
+    set_seed(seed)
+    return distiller, free
 
 
 @torch.no_grad()
@@ -209,61 +239,19 @@ def _check_vectors(student: SentenceTransformer, features: dict[str, Any]) -> No
         )
 
 
-def companions_of(needs: Needs, task: Task | None, corpus: Corpus) -> int | None:
-    """How many texts of its pair or triplet an item brings: what the method wants, or a task that reads pairs apart.
-
-    Raises:
-        DistilvecError: the method trains on pairs, and the corpus has none.
-    """
-    if needs.companions == 0:
-        return 1 if task is not None and task.encoding == "separate" else 0
-    if corpus.groups is None:
-        raise DistilvecError(
-            "this method trains on pairs or triplets, and the corpus has single texts",
-            where="corpus.text",
-            remedy="Name the columns of anchor and positive (and negatives): text: [anchor, positive].",
-        )
-    return needs.companions
-
-
 def _tokens(
-    student: SentenceTransformer,
-    needs: Needs,
-    corpus: Corpus,
-    sources: Sequence[SignalSource],
-    *,
-    seed: int,
-    device: torch.device,
-    cache: Path,
+    student: SentenceTransformer, needs: Needs, material: Material, settings: Settings, device: torch.device
 ) -> TokenizedCorpus | PreparedCorpus:
     """Token ids of the corpus; the sources hear what is wanted of them."""
-    set_seed(seed)
+    set_seed(settings.training.seed)
     student.to(device)
     if device.type == "cpu":
         keep_freed_memory()
     with first_rank_first():
-        tokens = student_items(student, corpus, cache / "tokens")
-        for number, source in enumerate(sources):
+        tokens = student_items(student, material.corpus, (settings.cache or settings.folder) / "tokens")
+        for number, source in enumerate(material.sources):
             source.prepare(needs.of(number), tokens)
     return tokens
-
-
-def data_mark(corpus: Corpus, code: str | None = None) -> dict[str, Any]:
-    """What tells one training of a recipe from another, for checkpoints.
-
-    Args:
-        corpus: "content" is equal for the same items in any order.
-        code: of a method that is not ours, see `code_of`.
-    """
-    words = np.ascontiguousarray(corpus.keys).view("<u8")
-    return {
-        "fingerprint": corpus.fingerprint,
-        "items": len(corpus.keys),
-        "train": len(corpus.train_rows),
-        "held_out": len(corpus.holdout_rows),
-        "content": f"{int(words.sum(dtype=np.uint64)):x}",
-        **({} if code is None else {"method": code}),
-    }
 
 
 def _open_checkpoints(folder: Path, resume: bool, data: dict[str, Any]) -> Path | None:
@@ -332,74 +320,6 @@ def gradient_checkpointing(student: SentenceTransformer, *, on: bool) -> Iterato
         yield
     finally:
         getattr(model, f"{kind}_checkpointing_disable")()
-
-
-def check_training(
-    rows: np.ndarray,
-    corpus: Corpus,
-    training: TrainingSection,
-    optimizer: OptimizerSection,
-    *,
-    blind: bool,
-    live: bool,
-) -> None:
-    """Refuse what would fail late, or do nothing at all.
-
-    Args:
-        rows: of the corpus, to be trained on.
-        blind: there are to be evaluations, and there is nothing to evaluate on.
-        live: a teacher is to read every batch.
-
-    Raises:
-        DistilvecError: naming the key.
-        DataError: there is nothing to train on.
-    """
-    check_together(training, optimizer)
-    check_evaluations(training)
-    check_precision(training)
-    check_trackers(training)
-    _check_processes(training)
-    make_schedule(training, torch.optim.SGD([torch.zeros(1)]), 1)
-    if not len(rows):
-        raise DataError(
-            "there is no text to train on", where="corpus", remedy="Look at what was rejected, and at corpus.holdout."
-        )
-    if training.dataloader_drop_last and len(rows) < training.batch:
-        raise DistilvecError(
-            f"{len(rows)} items are no whole batch of {training.batch_size}, and others are dropped",
-            where="training.dataloader_drop_last",
-            remedy="Leave it out, or lower training.batch_size.",
-        )
-    if blind:
-        raise DistilvecError(
-            f"there is nothing to evaluate on: of {len(corpus.holdout_rows)} held-out texts fewer than 20 have a "
-            "vector of the first teacher",
-            where="training.evaluate_every",
-            remedy="Raise corpus.holdout, give vectors of its texts too, or leave evaluate_every out.",
-        )
-    if training.dataloader_num_workers and live:
-        raise DistilvecError(
-            "batches are read by a live teacher, and each worker that prepares them would hold a copy of it",
-            where="training.dataloader_num_workers",
-            remedy="Leave it out, or leave the teacher's `live` out: its store needs no copies.",
-        )
-    if optimizer.sharpness is not None and optimizer.sharpness.kind == "disam" and corpus.domains is None:
-        raise DistilvecError(
-            "disam compares domains, and the corpus names none",
-            where="optimizer.sharpness.kind",
-            remedy="Set corpus.domain.",
-        )
-
-
-def _check_processes(training: TrainingSection) -> None:
-    """Refuse a batch that the processes cannot share."""
-    world = launched()[1]
-    if world > 1 and training.batch % world:
-        raise DistilvecError(
-            f"a batch of {training.batch_size} cannot be shared evenly by {world} processes",
-            where="training.batch_size",
-            remedy=f"Use a multiple of {world}.",
-        )
 
 
 def _outcome(loop: Loop, free: list[np.ndarray]) -> Fitted:

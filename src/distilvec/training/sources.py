@@ -15,7 +15,7 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.files import scratch
 from distilvec.store import RaggedSignal, read_vocabulary
 from distilvec.teachers.signals import DIGEST, NEXT, Wanted
-from distilvec.training.alignments import align_corpus
+from distilvec.training.alignments import TeacherTokens, align_corpus
 from distilvec.training.digests import DigestedCorpus
 
 if TYPE_CHECKING:
@@ -91,13 +91,15 @@ class StoreSource:
             known = self._rows[self._places["tokenids"][self._rows] >= 0]
             self._pairs = align_corpus(
                 tokens,
-                read_vocabulary(self.store),
-                self._contents,
+                TeacherTokens(
+                    read_vocabulary(self.store),
+                    self._contents,
+                    str(self.store.card["fingerprint"]),
+                    self.store.card.get("max_length"),
+                ),
                 known,
                 wanted.alignment,
                 self.store.path / "derived",
-                str(self.store.card["fingerprint"]),
-                self.store.card.get("max_length"),
             )
         if wanted.digest:
             self._digested = DigestedCorpus(
@@ -218,13 +220,15 @@ class LiveSource:
                 raise DistilvecError("a live source needs a folder for its alignments", where=self.teacher.card.name)
             self._pairs = align_corpus(
                 tokens,
-                self.teacher.vocabulary,
-                lambda rows: self.teacher.contents(self.corpus.teacher_texts(rows)),
+                TeacherTokens(
+                    self.teacher.vocabulary,
+                    lambda rows: self.teacher.contents(self.corpus.teacher_texts(rows)),
+                    f"{self.teacher.card.fingerprint} {self.corpus.fingerprint}",
+                    self.teacher.card.max_length,
+                ),
                 np.arange(len(self.corpus)),
                 wanted.alignment,
                 self._cache,
-                f"{self.teacher.card.fingerprint} {self.corpus.fingerprint}",
-                self.teacher.card.max_length,
             )
 
     def fetch(self, rows: Sequence[int] | np.ndarray) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,25 @@ if TYPE_CHECKING:
 _HEAD = 5
 
 
+@dataclass(frozen=True)
+class TokenArrays:
+    """Token ids as they lie on disk.
+
+    Attributes:
+        ids: of all texts, one after the other.
+        offsets: int64 [n + 1], where each text begins.
+        types: for pairs, if the tokenizer makes them: which segment each id belongs to.
+        truncated: how many texts lost tokens.
+        name: of the arrays; equal names mean equal ids.
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+    types: np.ndarray | None
+    truncated: int
+    name: str
+
+
 class TokenizedCorpus:
     """Token ids of every text for one tokenizer, in one flat memory-mapped array.
 
@@ -39,15 +59,10 @@ class TokenizedCorpus:
     (`corpus.keys.PAIR`) is encoded as the pair of texts that it is.
 
     Args:
-        ids: ids of all texts, one after the other.
-        offsets: int64 [n + 1], where each text begins.
-        truncated: how many texts lost tokens.
         tokenizer: the student's.
         prompt: the default prompt.
         prompt_length: tokens of the prompt, which a pooling may leave out; None without a prompt.
         bags: the student takes its ids without padding, as bags (static embeddings).
-        name: of the arrays; equal names mean equal ids.
-        types: for pairs, where the tokenizer makes them: which segment each id belongs to.
         limit: tokens per text, may be infinite; longer ones are cut at their end. None for pairs, which are cut inside.
 
     Attributes:
@@ -56,24 +71,20 @@ class TokenizedCorpus:
 
     def __init__(
         self,
-        ids: np.ndarray,
-        offsets: np.ndarray,
-        truncated: int,
+        arrays: TokenArrays,
         tokenizer: Any,
         *,
         prompt: str = "",
         prompt_length: int | None = None,
         bags: bool = False,
-        name: str = "",
-        types: np.ndarray | None = None,
         limit: float | None = None,
     ) -> None:
-        self.ids, self.offsets, self.truncated, self.tokenizer = ids, offsets, truncated, tokenizer
-        self.prompt_length, self.bags, self.name = prompt_length, bags, name
-        self.types, self.limit = types, limit
+        self.ids, self.offsets, self.types = arrays.ids, arrays.offsets, arrays.types
+        self.truncated, self.name, self.tokenizer = arrays.truncated, arrays.name, tokenizer
+        self.prompt_length, self.bags, self.limit = prompt_length, bags, limit
         self._contents = Contents(None if bags else tokenizer, prompt)
-        self.lengths = scratch(len(offsets) - 1, np.int32)
-        np.subtract(offsets[1:], offsets[:-1], out=self.lengths, casting="unsafe")
+        self.lengths = scratch(len(self.offsets) - 1, np.int32)
+        np.subtract(self.offsets[1:], self.offsets[:-1], out=self.lengths, casting="unsafe")
 
     @classmethod
     def build(
@@ -117,16 +128,13 @@ class TokenizedCorpus:
                 remedy="Does another program write there, or is the disk faulty?",
             )
         table, arrays = opened
+        types = arrays[1] if types_file and table[-1] else None
         return cls(
-            arrays[0],
-            np.asarray(table[_HEAD:]),
-            int(table[0]),
+            TokenArrays(arrays[0], np.asarray(table[_HEAD:]), types, int(table[0]), name),
             student.tokenizer,
             prompt=prompt,
             prompt_length=prompt_length,
             bags=tokenize.bags,
-            name=name,
-            types=arrays[1] if types_file and table[-1] else None,
             limit=tokenize.length or math.inf if tokenize.cuts_ends else None,
         )
 

@@ -28,7 +28,7 @@ from distilvec.judging.speed import machine_of
 from distilvec.recipe import Recipe, given
 from distilvec.store.layout import DTYPES, KEY_BYTES
 from distilvec.students import describe_student
-from distilvec.training.fit import companions_of
+from distilvec.training.checks import companions_of
 
 SCALE_BYTES = 4
 PROBE_TEXTS, PROBE_STEPS, SECONDS = 400, 6, 3.0
@@ -51,7 +51,7 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
         raise DistilvecError(f"{rows} texts cost nothing", where="--rows", remedy="For example 1e9.")
     if price is not None and price < 0:
         raise DistilvecError(f"a price of {price:g}", where="--price-per-hour", remedy="Give a positive one.")
-    if paid := next((section.name for section in recipe.teachers if section.api is not None), None):
+    if paid := next((section.name for section in recipe.teachers if section.sold), None):
         raise DistilvecError(
             "a service is as fast, and costs as much, as whoever runs it says; neither is measured here",
             where=f"--rows, teacher {paid}",

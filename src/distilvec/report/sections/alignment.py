@@ -27,7 +27,8 @@ class Alignment(Data):
         asked = next((each for each in outcome.taught if each.wanted.alignment), None)
         if asked is None or outcome.trained is None:
             return None
-        models = (outcome.shipped, asked.teacher.model)  # type: ignore[attr-defined]
+        assert asked.teacher.model is not None  # it has tokens
+        models = (outcome.shipped, asked.teacher.model)
         tokenizers = [unlimited(model.tokenizer.backend_tokenizer) for model in models]
         mode = next((each for each in asked.wanted.alignment if each != ENDS), "strict")
         drawn = align_text(split_pair(example_text(outcome.corpus)), tokenizers[0], tokenizers[1], mode)
