@@ -18,7 +18,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -201,12 +201,29 @@ def keys_table(section: str) -> str:
     """The keys of one section of a recipe, or of a task's description."""
     from distilvec import recipe
     from distilvec.judging import spec
+    from distilvec.recipe.score_sections import SCORERS
+    from distilvec.teachers.table import sections
 
+    if section in ("TeacherSection", "ScorerSection"):
+        return kinds_table(sections() if section == "TeacherSection" else SCORERS)
     model: type[BaseModel] = getattr(spec if section == "TaskSpec" else recipe, section)
     rows = [["key", "default", "meaning"]]
     for name, field in model.model_fields.items():
         rows.append([f"`{name}`", default_of(field), meaning_of(field)])
     return pipes(rows)
+
+
+def kinds_table(kinds: Mapping[str, type[BaseModel]]) -> str:
+    """The keys of a section that is one of several kinds, each with the kinds that have it."""
+    owners: dict[tuple[str, str, str], list[str]] = {}
+    for kind, model in kinds.items():
+        for name, field in model.model_fields.items():
+            owners.setdefault((f"`{name}`", default_of(field), meaning_of(field)), []).append(f"`{kind}`")
+    rows = [
+        [key, "all" if len(found) == len(kinds) else ", ".join(found), default, meaning]
+        for (key, default, meaning), found in owners.items()
+    ]
+    return pipes([["key", "of", "default", "meaning"], *rows])
 
 
 def defaults_table() -> str:

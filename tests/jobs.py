@@ -16,10 +16,11 @@ from distilvec.flow.fit import Trained, fit
 from distilvec.flow.identity import comparison_identity
 from distilvec.flow.lessons import Lessons, fill_scores, fill_stores, held_out, held_out_rows, teach
 from distilvec.flow.prepare import Prepared, Teachers
-from distilvec.flow.score import QueryDocuments, open_scorer
+from distilvec.flow.score import QueryDocuments
 from distilvec.flow.settle import settle, wants_of
 from distilvec.methods.base import Method
 from distilvec.recipe import Recipe
+from distilvec.scorers.load import open_scorer
 from distilvec.training import Fitted
 
 

@@ -22,12 +22,13 @@ import yaml
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-from distilvec.corpus import docstrings
+from distilvec.corpus import content_keys, docstrings
 from distilvec.errors import DistilvecError
 from distilvec.flow import demo
 from distilvec.judging.spec import TaskSpec
 from distilvec.recipe import Recipe
 from distilvec.recipe.defaults import Default
+from distilvec.store import SignalStore
 from distilvec.teachers import load_teacher
 from distilvec.training.optimizers import make_schedule
 
@@ -407,6 +408,36 @@ def test_the_token_loss_of_the_page_trains_from_its_own_file(
     log = [json.loads(line) for line in Path("out/run.jsonl").read_text().splitlines()]
     terms = [line["term/last_tokens"] for line in log if "term/last_tokens" in line]
     assert 0 < terms[-1] < terms[0] < 2
+
+
+def test_the_kind_of_teacher_of_the_page_teaches(finished: Path, tmp_path: Path) -> None:
+    codes = [code for page, code in (each.values for each in blocks("python")) if page.name == "extending.md"]
+    (code,) = [each for each in codes if "class LettersTeacher" in each]
+    (tmp_path / "letters.py").write_text(code, encoding="utf-8")
+    (tmp_path / "recipe.yaml").write_text(
+        f"corpus: {{path: {finished / 'texts.txt'}}}\nteachers: [{{name: mine, letters: aeiou}}]\noutput: out\n"
+    )
+    (tmp_path / "main.py").write_text(
+        "import sys\n"
+        "from distilvec.teachers.table import KINDS, TeacherKind\n"
+        "from letters import LettersSection\n"
+        'KINDS["letters"] = TeacherKind(LettersSection, "letters:LettersTeacher")\n'
+        "from distilvec.cli.main import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+
+    def teach(*changes: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "main.py", "teach", "recipe.yaml", *changes]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    refused = teach("--set", "teachers.0.max_length=3")
+    assert refused.returncode and 'unknown key "max_length"' in refused.stderr and "goes with model" in refused.stderr
+    done = teach()
+    assert done.returncode == 0, done.stderr
+    store = SignalStore.open(tmp_path / "out/stores/mine")
+    text = (finished / "texts.txt").read_text(encoding="utf-8").split("\n")[0].strip()
+    found = store.read(store.rows(content_keys([text])))
+    assert found.tolist() == [[text.count(each) for each in "aeiou"]]
 
 
 def test_pickled_weights_are_converted_as_the_page_says(tiny_bert: Path, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ FILES = {
     "    modality in ('image', None), modality == 'text', column == 'text', separator is None, find_writer(teacher)\n"
     "    config._dtype = config._own = 0\n"
     "    def _own(): ...\n",
-    "src/distilvec/teachers/load.py": "isinstance(teacher, Kind)\n",
+    "src/distilvec/teachers/text.py": "isinstance(teacher, Kind)\n",
     "src/distilvec/methods/mse.py": "class _Part: ...\nclass MSEOptions:\n    weight: float\n    scale: float\n"
     "    margin: float\n    bound: float\noptions.margin\n",
     "src/distilvec/methods/base.py": "class Part: ...\noptions.bound\n",

@@ -26,12 +26,13 @@ from distilvec.errors import DistilvecError
 from distilvec.flow.demo import demo_teacher
 from distilvec.flow.finetune import finetune, finetune_scores
 from distilvec.flow.prepare import Prepared, open_corpus
-from distilvec.flow.teach import Taught, open_teacher, teach_one
-from distilvec.recipe import Recipe, TeacherSection
+from distilvec.flow.teach import Taught, teach_one
+from distilvec.recipe import ModelSection, Recipe, TeacherSection
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
-from distilvec.teachers import Teacher
+from distilvec.teachers import Reading, Teacher
 from distilvec.teachers.signals import NOTHING
+from distilvec.teachers.table import open_teacher
 from distilvec.training import bfloat16_pays
 
 GRID = (1e-4, 3e-4, 1e-3)
@@ -95,7 +96,7 @@ class Bench:
         self.examples = {split: self._examples(split) for split in ("validation", "test")}
         self.sections = [self._teacher(teacher) for teacher in self.setting.teachers]
         self.corpus = open_corpus(self.recipe("sft", GRID[0], 0))
-        self.teachers: list[Teacher] = [open_teacher(section) for section in self.sections]
+        self.teachers: list[Teacher] = [open_teacher(section, Reading()) for section in self.sections]
         self.taught: list[Taught] = []
 
     def _file(self, split: str) -> Path:
@@ -141,7 +142,7 @@ class Bench:
         )
         make = functools.partial(teacher_row, name, folder)
         self.results.run(f"{self.folder}/teacher-{name}", make, files=self.files, lr=TEACHER_LR)
-        return TeacherSection(name=name, model=str(folder), dtype=DTYPE)
+        return ModelSection(name=name, model=str(folder), dtype=DTYPE)
 
     def recipe(self, row: str, lr: float, seed: int) -> Recipe:
         method = ROWS[row].method

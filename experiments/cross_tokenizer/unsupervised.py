@@ -13,11 +13,13 @@ from experiments.talas.run import Bench
 from experiments.talas.table import EXPERIMENT, ROWS
 
 from distilvec.flow.start import make_student
-from distilvec.flow.teach import Taught, open_teacher, teach_one, teacher_info
+from distilvec.flow.teach import Taught, teach_one, teacher_info
 from distilvec.methods.table import build_method
 from distilvec.recipe import TeacherSection
 from distilvec.students import StudentTap
+from distilvec.teachers import Reading
 from distilvec.teachers.signals import NOTHING, Wanted
+from distilvec.teachers.table import open_teacher
 
 OUT_OF_DOMAIN = {"simcse": ROWS["simcse"], **UNSUPERVISED}
 
@@ -44,7 +46,7 @@ class Unsupervised(Bench):
     part, work = "unsupervised/", WORK / "cross_tokenizer" / "unsupervised"
 
     def teach(self, section: TeacherSection) -> Taught:
-        teacher = open_teacher(section)
+        teacher = open_teacher(section, Reading())
         student = StudentTap(make_student(self.section, [], self.corpus, 0)).info
         wanted = NOTHING
         for method, options, _ in self.rows.values():

@@ -30,7 +30,7 @@ from distilvec.flow.start import make_student
 from distilvec.flow.teach import Taught, teach_one
 from distilvec.judging import CachedEncoder, ClusteringTask, agreement, free_map, judge, talas_tasks
 from distilvec.methods.table import build_method
-from distilvec.recipe import OptimizerSection, ShrinkSection, StudentSection, TeacherSection, TrainingSection
+from distilvec.recipe import CallSection, ModelSection, OptimizerSection, ShrinkSection, StudentSection, TrainingSection
 from distilvec.training import Material, Settings, fit
 
 GRID = (3e-4, 1e-3)
@@ -80,15 +80,15 @@ class ManyText:
         A function's fingerprint does not say what it was built with, so the options of the rows and the folder of the
         stores do.
         """
-        sections = {"minilm": TeacherSection(name="minilm", model=demo_teacher(), dtype=DTYPE)}
+        sections = {"minilm": ModelSection(name="minilm", model=demo_teacher(), dtype=DTYPE)}
         about: dict[str, Any] = {"minilm": None}
         for name in text_teachers.BUILDERS:
             call = text_teachers.load(name, self.built)
-            sections[name] = TeacherSection(name=name, call=call, batch_size=2048)
+            sections[name] = CallSection(name=name, call=call, batch_size=2048)
             about[name] = json.loads((self.built / name / "config.json").read_text())["built"]
         if not quick:
             student = spine_student("bpe")
-            sections["bpe"] = TeacherSection(name="bpe", model=str(student), dtype=DTYPE)
+            sections["bpe"] = ModelSection(name="bpe", model=str(student), dtype=DTYPE)
             about["bpe"] = trained_as("bpe")
         setup = {"teachers": list(about), "built": about, "epochs": self.epochs, "texts": len(self.corpus)}
         self.built_with = about

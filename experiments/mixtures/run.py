@@ -27,7 +27,7 @@ from distilvec.judging.geometry import geometry
 from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.table import build_method
 from distilvec.modules.aggregation import set_aggregation
-from distilvec.recipe import OptimizerSection, TeacherSection, TrainingSection
+from distilvec.recipe import ModelSection, OptimizerSection, TrainingSection
 from distilvec.report.geometry import write_geometry
 from distilvec.students import load_student, ship, upcycle
 from distilvec.training import Material, Settings, StoreSource, bfloat16_pays, fit
@@ -106,7 +106,7 @@ class Bench:
     def teacher(self, corpus: Corpus) -> tuple[Any, StoreSource]:
         """all-MiniLM-L6-v2's vectors of a corpus, for training."""
         stores = self.work / "stores" if self.quick else FOLDER / "stores"
-        taught = teach_one(TeacherSection(name="minilm", model=demo_teacher(), dtype=DTYPE), corpus, stores)
+        taught = teach_one(ModelSection(name="minilm", model=demo_teacher(), dtype=DTYPE), corpus, stores)
         return taught.info, StoreSource(taught.store, corpus)
 
     def sentences(self) -> Corpus:

@@ -39,7 +39,7 @@ from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import disagreement
 from distilvec.judging.scores import Score
 from distilvec.modules.molecule import Graph, collate, graphs_of
-from distilvec.recipe import Recipe, TeacherSection
+from distilvec.recipe import CallSection, ModelSection, Recipe, TeacherSection
 from distilvec.training import Fitted
 
 
@@ -62,11 +62,11 @@ class Molecules(Bench):
 
     def section(self, name: str) -> TeacherSection:
         if name in NETWORKS:
-            return TeacherSection(name=name, model=str(shared() / "models" / f"{NETWORKS[name]}.safetensors"))
+            return ModelSection(name=name, model=str(shared() / "models" / f"{NETWORKS[name]}.safetensors"))
         if name == "morgan":
-            return TeacherSection(name=name, call="distilvec.teachers.molecule:morgan", batch_size=512)
+            return CallSection(name=name, call="distilvec.teachers.molecule:morgan", batch_size=512)
         # Their sums and products are large for 16 bits.
-        return TeacherSection(name=name, call=compressed_descriptors, batch_size=512, storage="float32")
+        return CallSection(name=name, call=compressed_descriptors, batch_size=512, storage="float32")
 
     def recipe(self, name: str, seed: int) -> Recipe:
         row = ROWS[name]

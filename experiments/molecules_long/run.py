@@ -19,9 +19,10 @@ from distilvec.flow.lessons import teach
 from distilvec.flow.settle import prepare
 from distilvec.judging import CachedEncoder
 from distilvec.judging.perceptron import PerceptronTask
-from distilvec.recipe import Recipe
+from distilvec.recipe import CallSection, Recipe
 from distilvec.report import Record
-from distilvec.teachers import load_teacher
+from distilvec.teachers import Reading, load_teacher
+from distilvec.teachers.table import open_teacher
 
 EXPERIMENT = "molecules_long"
 FOLDER = WORK / EXPERIMENT
@@ -138,7 +139,7 @@ def judged_run(name: str, lr: float, seed: int) -> dict[str, Any]:
 
 def judged_teacher(name: str) -> dict[str, Any]:
     made = recipe(f"{LIKE} from {name}", RATES[0], 0).teachers[0]
-    encode = CachedEncoder(made.call if made.call is not None else load_teacher(model=made.model))
+    encode = CachedEncoder(made.call if isinstance(made, CallSection) else open_teacher(made, Reading()))
     return {"tasks": scores(encode, "test"), "validation": mean_of_files(scores(encode, "validation"))}
 
 

@@ -24,7 +24,7 @@ from distilvec.flow.teach import Taught, teach_one
 from distilvec.judging import CachedEncoder, RidgeMapped, judge, talas_tasks
 from distilvec.methods.base import Needs
 from distilvec.methods.table import build_method
-from distilvec.recipe import OptimizerSection, StudentSection, TeacherSection, TrainingSection
+from distilvec.recipe import ModelSection, OptimizerSection, StudentSection, TeacherSection, TrainingSection
 from distilvec.students import ship
 from distilvec.teachers import load_teacher
 from distilvec.training import Material, Settings, StoreSource, bfloat16_pays, fit
@@ -79,7 +79,7 @@ class Bench:
         self.epochs = WHOLE.get(student, EPOCHS)
         about: dict[str, Any] = {"domain": "domain", "holdout": self.holdout, "limit": self.limit}
         self.corpus = read_corpus(self.corpus_file(), self.work / "corpus", **about)
-        self.taught = self.teach(TeacherSection(name="minilm", model=demo_teacher(), dtype=DTYPE))
+        self.taught = self.teach(ModelSection(name="minilm", model=demo_teacher(), dtype=DTYPE))
         self.source = StoreSource(self.taught.store, self.corpus)
         self.tests = talas_tasks(data, max_train=PROBE_ROWS)
         self.validation = talas_tasks(data, max_train=4000, split="validation", names=["emotion", "wic", "stsb"])
@@ -130,7 +130,7 @@ class Bench:
         """The student in the fast encoding loop, in bfloat16 where that pays: all models are judged alike."""
         with tempfile.TemporaryDirectory() as folder:
             ship(student, Path(folder) / "student")
-            return CachedEncoder(load_teacher(name="student", model=Path(folder) / "student", dtype=DTYPE))
+            return CachedEncoder(load_teacher(model=Path(folder) / "student", dtype=DTYPE))
 
     def tune(self, row: str, device: str | None) -> float:
         """The learning rate with the best validation average, or the one that is given."""

@@ -1,18 +1,73 @@
-"""What pydantic finds wrong, in a sentence that names line, key and the nearest key."""
+"""Sections of a recipe, and what pydantic finds wrong in a sentence that names line, key and the nearest key."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Annotated, Any, ClassVar, Union, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError
 
 from distilvec.errors import DistilvecError, nearest
 
 
+class Section(BaseModel):
+    """A section of a recipe.
+
+    Attributes:
+        moved: key that it does not have -> what to do instead.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
+    moved: ClassVar[dict[str, str]] = {}
+
+
+def union_of(kinds: Mapping[str, type[Section]]) -> Any:
+    """The type of a section of several kinds: of the keys that name a kind, it has exactly one."""
+
+    def kind(given: Any) -> str | None:
+        if isinstance(given, Section):
+            return next((key for key, section in kinds.items() if type(given) is section), None)
+        named = [key for key in kinds if isinstance(given, Mapping) and given.get(key) is not None]
+        return named[0] if len(named) == 1 else None
+
+    *most, last = kinds
+    members = [
+        Annotated[section, BeforeValidator(partial(_without_silent, kinds, section)), Tag(key)]
+        for key, section in kinds.items()
+    ]
+    message = f"give exactly one of {', '.join(most)} and {last}"
+    choice = Discriminator(kind, custom_error_type="kind", custom_error_message=message)
+    return Annotated[Union[tuple(members)], choice]  # noqa: UP007 - they are known at run time only
+
+
+def _without_silent(kinds: Mapping[str, type[Section]], section: type[Section], given: Any) -> Any:
+    """Leave out keys of other kinds that say nothing: recipes saved by earlier versions name them all."""
+    fields = {key: field for kind in kinds.values() for key, field in kind.model_fields.items()}
+    others = {key: field.get_default(call_default_factory=True) for key, field in fields.items()}
+    others = {key: default for key, default in others.items() if key not in section.model_fields}
+    if not isinstance(given, Mapping):
+        return given
+    return {
+        key: value for key, value in given.items() if key not in others or not (value is None or value == others[key])
+    }
+
+
+def chosen(kinds: Mapping[str, type[Section]], given: Mapping[str, Any], where: str) -> Any:
+    """The section that some keys make.
+
+    Raises:
+        DistilvecError: they name no kind, or several, or a key or value does not belong to it.
+    """
+    try:
+        return TypeAdapter(union_of(kinds)).validate_python(given)
+    except ValidationError as error:
+        raise refusal(error, union_of(kinds), where) from error
+
+
 def refusal(
     error: ValidationError,
-    model: type[BaseModel],
+    model: Any,
     where: str | None,
     lines: Mapping[tuple[Any, ...], int] | None = None,
     *,
@@ -22,7 +77,7 @@ def refusal(
     """The first problem of a pydantic error.
 
     Args:
-        model: what was validated against.
+        model: what was validated against: a model, or a union of sections.
         where: file or section.
         lines: key path -> line of the file.
         unknown: what is said before a key that there is not.
@@ -33,19 +88,22 @@ def refusal(
     if first["type"] == "missing":  # because it is misspelt?
         beside = (each for each in problems if each["loc"][:-1] == first["loc"][:-1])
         first = next((each for each in beside if each["type"] == "extra_forbidden"), first)
-    path = tuple(first["loc"])
+    path = _place(model, first["loc"])[0]
     line = next((known[path[:end]] for end in range(len(path), 0, -1) if path[:end] in known), None)
     dotted = ".".join(str(part) for part in path) or whole
     place = ", ".join(part for part in (where, f"line {line}" if line else None, dotted) if part) or None
     if first["type"] == "extra_forbidden":
-        section, key = _model_at(model, path[:-1]), str(path[-1])
-        near = getattr(section, "moved", {}).get(key) or nearest(key, section.model_fields)
-        return DistilvecError(f'{unknown} "{key}"', where=place, remedy=near)
+        _, section, others = _place(model, first["loc"][:-1])
+        key = str(path[-1])
+        owners = [name for name, other in others.items() if key in other.model_fields]
+        elsewhere = f"Leave it out; it goes with {' or '.join(owners)}." if owners else None
+        remedy = getattr(section, "moved", {}).get(key) or elsewhere or nearest(key, section.model_fields)
+        return DistilvecError(f'{unknown} "{key}"', where=place, remedy=remedy)
     if first["type"] == "missing":
         return DistilvecError("this key is missing", where=place, remedy="Add it.")
     given = first.get("input")
     if first["type"] == "model_type":  # pydantic's own words name classes of ours
-        key = next(iter(_model_at(model, path).model_fields))
+        key = next(iter(_place(model, first["loc"])[1].model_fields))
         return DistilvecError(f"keys belong here, not {given!r}", where=place, remedy=f"Write {{{key}: ...}}.")
     if first["type"] == "list_type":
         remedy = "Write [...], or begin each entry with a dash."
@@ -58,14 +116,35 @@ def refusal(
     return DistilvecError(first["msg"].removeprefix("Value error, ") + shown, where=place)
 
 
-def _model_at(model: type[BaseModel], path: tuple[Any, ...]) -> type[BaseModel]:
-    """The model found by following `path` through nested models; its `moved`, if any, says what became of a key."""
-    current: Any = model
-    for part in path:
-        field = current.model_fields.get("root") if isinstance(part, int) else current.model_fields[part]
-        if field is None:
+def _place(model: Any, location: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any, Mapping[str, type[BaseModel]]]:
+    """Find something in a file.
+
+    Args:
+        location: as pydantic has it, which also names the kind of a section.
+
+    Returns:
+        The keys that lead there, the model that is found there, and all kinds of that section by name.
+    """
+    path: list[Any] = []
+    members, kinds = list(_members(model)), dict[str, type[BaseModel]]()
+    for part in location:
+        tagged = {tag: member for tag, member in members if tag}
+        if part in tagged:
+            members, kinds = [(None, tagged[part])], tagged
             continue
-        annotation = field.annotation
-        candidates = [annotation, *getattr(annotation, "__args__", ())]
-        current = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
-    return current  # type: ignore[no-any-return]
+        path.append(part)
+        if isinstance(part, str):
+            held = next((member for _, member in members if part in member.model_fields), None)
+            members, kinds = [] if held is None else list(_members(held.model_fields[part].annotation)), {}
+    return tuple(path), members[0][1] if members else None, kinds
+
+
+def _members(annotation: Any) -> Iterator[tuple[str | None, type[BaseModel]]]:
+    """The models inside an annotation, of a union of kinds with their names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield None, annotation
+        return
+    tag = next((each.tag for each in getattr(annotation, "__metadata__", ()) if isinstance(each, Tag)), None)
+    for part in get_args(annotation):
+        for inner, member in _members(part):
+            yield tag or inner, member

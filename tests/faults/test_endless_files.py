@@ -20,7 +20,7 @@ from distilvec.judging.loading import read_tasks
 from distilvec.recipe import Recipe
 from distilvec.scorers.score_file import TableScorer
 from distilvec.store import SignalStore
-from distilvec.teachers import load_teacher
+from distilvec.teachers.vectors import VectorsTeacher
 
 ONE = np.ones((1, 2), np.float32)
 WAYS: dict[str, tuple[list[str], Callable[[Path], Any]]] = {
@@ -31,10 +31,10 @@ WAYS: dict[str, tuple[list[str], Callable[[Path], Any]]] = {
     "images": (["npz", "jsonl"], lambda file: read_corpus(file, file.parent / "corpus", modality="image")),
     "vectors": (
         ["npy", "npz", "parquet", "jsonl", "json", "csv", "bin"],
-        lambda file: load_teacher(vectors=file, texts=["a"]),
+        lambda file: VectorsTeacher(file, texts=["a"]),
     ),
-    "texts": (["txt", "jsonl"], lambda file: load_teacher(vectors=ONE, texts=file)),
-    "keys": (["npy"], lambda file: load_teacher(vectors=ONE, keys=file)),
+    "texts": (["txt", "jsonl"], lambda file: VectorsTeacher(ONE, texts=file)),
+    "keys": (["npy"], lambda file: VectorsTeacher(ONE, keys=file)),
     "scores": (["jsonl", "parquet", "csv"], TableScorer),
     "queries": (["jsonl", "parquet"], lambda file: read_queries(file, None, ["a"], 2)),
     "task": (["yaml", "json"], lambda file: load_task(str(file))),

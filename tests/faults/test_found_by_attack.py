@@ -27,6 +27,7 @@ from distilvec.report.sections.lineage import origin
 from distilvec.store import SignalStore
 from distilvec.students import load_student
 from distilvec.teachers import load_teacher
+from distilvec.teachers.vectors import VectorsTeacher
 from distilvec.training.tokens import TokenizedCorpus
 
 
@@ -34,7 +35,7 @@ from distilvec.training.tokens import TokenizedCorpus
 def test_bytes_that_numpy_takes_for_something_else(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "vectors.npy").write_bytes(content)
     with pytest.raises(DataError, match=r"vectors\.npy: .*numpy\.save"):
-        load_teacher(vectors=tmp_path / "vectors.npy", texts=["a"])
+        VectorsTeacher(tmp_path / "vectors.npy", texts=["a"])
 
 
 def test_vectors_under_a_name_that_is_there_twice(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_json_that_is_nested_too_deeply(tmp_path: Path, store: Path) -> None:
         Corpus.open(tmp_path / "corpus")
     (tmp_path / "texts.jsonl").write_text(DEEP)
     with pytest.raises(DataError, match=r"texts\.jsonl:1: "):
-        load_teacher(vectors=np.eye(1), texts=tmp_path / "texts.jsonl")
+        VectorsTeacher(np.eye(1), texts=tmp_path / "texts.jsonl")
     (tmp_path / "task.json").write_text(DEEP)
     with pytest.raises(DistilvecError, match=r"task\.json"):
         load_task(str(tmp_path / "task.json"), tmp_path)

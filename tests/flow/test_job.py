@@ -26,7 +26,8 @@ from distilvec.judging import MtebTask
 from distilvec.methods.table import resolve
 from distilvec.recipe import Recipe
 from distilvec.report import Record
-from distilvec.teachers import TextTeacher, load_teacher
+from distilvec.teachers import load_teacher
+from distilvec.teachers.text import TextTeacher
 
 STUDENTS: dict[str, dict[str, Any]] = {
     "cut": {"shrink": {"of": "tiny", "layers": 1, "vocabulary": 200}},

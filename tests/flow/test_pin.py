@@ -18,9 +18,9 @@ from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.mine import mine_recipe
 from distilvec.flow.pin import pin
 from distilvec.flow.run import train
-from distilvec.flow.score import open_scorer
 from distilvec.modules.opening import locate
 from distilvec.recipe import Recipe
+from distilvec.scorers.load import open_scorer
 
 OLD, NEW, DATA = "a" * 40, "b" * 40, "c" * 40
 
@@ -94,18 +94,19 @@ def test_scorers_are_pinned_to_commits(cache: Path, tmp_path: Path) -> None:
     assert pin(again).scorers[0].address == f"me/tiny@{OLD}"
     with pytest.raises(DistilvecError, match=f"^me/tiny@{OLD}: "):  # it judges no pairs, but it was opened
         open_scorer(pin(again).scorers[0])
-    with pytest.raises(DistilvecError, match=r"scorers\.0: .*revision is of a model"):
+    with pytest.raises(DistilvecError, match=r"scorers\.0\.revision: unknown key .*goes with model"):
         recipe(tmp_path, scorers=[{"scores": "scores.csv", "revision": "v1"}], **sections)
 
 
 def test_a_pinned_teacher_and_student_open(cache: Path, tmp_path: Path) -> None:
     from distilvec.flow.start import make_student
-    from distilvec.flow.teach import open_teacher
+    from distilvec.teachers import Reading
+    from distilvec.teachers.table import open_teacher
 
     config = cache / "snapshots" / OLD / "config_sentence_transformers.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"prompts": {"query": "old: "}}))
     asked = recipe(tmp_path, teachers=[{"model": "me/tiny", "revision": "v1"}])
-    teacher = open_teacher(asked.teachers[0])
+    teacher = open_teacher(asked.teachers[0], Reading())
     assert teacher.prompts == {"query": "old: "}  # type: ignore[attr-defined]
     assert teacher.card.source == "me/tiny@v1"
     student = recipe(tmp_path, student={"model": "me/tiny", "revision": OLD}).student

@@ -18,7 +18,8 @@ import distilvec
 from distilvec.indexes import check_index
 from distilvec.modules.promised_tokens import ENDS_BARE, around
 from distilvec.modules.writing import open_writer
-from distilvec.teachers import describe, load_teacher, text
+from distilvec.teachers import load_teacher, text
+from distilvec.teachers.describe import describe
 
 Made = Callable[..., Path]
 

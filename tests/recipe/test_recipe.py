@@ -16,8 +16,7 @@ from distilvec import plain_yaml
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError
 from distilvec.methods.table import available
-from distilvec.recipe import Recipe
-from distilvec.recipe.sections import TeacherSection
+from distilvec.recipe import CallSection, Recipe
 from distilvec.teachers import load_teacher
 
 MINIMAL = """\
@@ -278,7 +277,7 @@ def test_functions_given_from_python_are_not_found_by_a_saved_recipe(call: Any, 
     assert saved.teachers[0].call.endswith(named) and saved.to_yaml() == text
     with pytest.raises(DistilvecError, match="given from Python .*module:function"):
         load_teacher(call=saved.teachers[0].call)
-    found = TeacherSection(call=Embedder.of_class).model_dump(mode="json")["call"]
+    found = CallSection(call=Embedder.of_class).model_dump(mode="json")["call"]
     assert load_teacher(call=found).encode(["four"]).tolist() == [[4.0, 1.0]], "a class is found, and what it holds"
 
 

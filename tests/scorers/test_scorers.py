@@ -30,6 +30,7 @@ from distilvec.report import Record
 from distilvec.scorers import model
 from distilvec.scorers.base import pair_keys, score_pairs
 from distilvec.scorers.load import load_scorer
+from distilvec.scorers.score_file import TableScorer
 from distilvec.store import SignalStore
 
 PAIRS = [("what is rain", "water that falls"), ("who sings", "birds do\x1eand people"), ("a", "b")]
@@ -129,9 +130,9 @@ def test_models_that_judge_no_pairs_are_refused(cross_encoders: dict[int, Path],
         ({"model": cross_encoders[3]}, "3 classes.*label: LABEL_2"),
         ({"model": cross_encoders[3], "label": "LABEL_9"}, '"LABEL_9".*LABEL_'),
         ({"model": cross_encoders[1], "label": "yes"}, '"yes"'),
-        ({"call": overlap, "label": "yes"}, "label.*call"),
-        ({}, "none"),
-        ({"call": overlap, "scores": []}, "call, scores"),
+        ({"call": overlap, "label": "yes"}, "label.*goes with model"),
+        ({}, "exactly one of model, call and scores"),
+        ({"call": overlap, "scores": []}, "exactly one of model, call and scores"),
     ):
         with pytest.raises(DistilvecError, match=told):
             load_scorer(device="cpu", **options)  # type: ignore[arg-type]
@@ -186,7 +187,7 @@ ROWS = [{"query": query, "document": document, "score": number} for number, (que
 def test_a_table_is_found_by_both_texts(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([*ROWS, {**ROWS[0], "query": " what is rain\n"}]), tmp_path / "scores.parquet")
     for source in (tmp_path / "scores.parquet", str(tmp_path / "scores.parquet"), ROWS):
-        scorer = load_scorer(scores=source)
+        scorer = TableScorer(source)
         asked = [*PAIRS, ("water that falls", "what is rain"), ("a", "")]
         np.testing.assert_array_equal(score_pairs(scorer, asked), np.array([0, 1, 2, np.nan, np.nan], np.float32))
 
@@ -210,7 +211,7 @@ def test_rows_of_a_table_that_cannot_be_are_named(change: Any, told: str, kind: 
         pq.write_table(pa.Table.from_pylist(rows, schema=kinds), tmp_path / "scores.parquet")
         rows = tmp_path / "scores.parquet"
     with pytest.raises(DataError, match=told):
-        load_scorer(scores=rows)
+        TableScorer(rows)
 
 
 def test_tables_without_a_column_or_rows_are_refused(tmp_path: Path) -> None:

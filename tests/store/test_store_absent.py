@@ -12,7 +12,7 @@ import pytest
 from distilvec.corpus import content_keys, read_corpus
 from distilvec.errors import DataError
 from distilvec.store import SignalStore, fill
-from distilvec.teachers import load_teacher
+from distilvec.teachers.vectors import VectorsTeacher
 from distilvec.training import StoreSource
 
 TEXTS = [f"sentence number {number} of some" for number in range(60)]
@@ -20,7 +20,7 @@ VECTORS = np.random.default_rng(0).standard_normal((60, 8)).astype(np.float32)
 
 
 def test_texts_without_a_vector_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    teacher = load_teacher(name="elsewhere", vectors=VECTORS[:40], texts=TEXTS[:40])
+    teacher = VectorsTeacher(VECTORS[:40], name="elsewhere", texts=TEXTS[:40])
     store = SignalStore.create(tmp_path, teacher.card, 8, "float32")
     mixed = [TEXTS[place] for place in np.random.default_rng(1).permutation(60)] + TEXTS[:5]
     seen: list[tuple[int, int]] = []
@@ -37,7 +37,7 @@ def test_texts_without_a_vector_are_left_out(tmp_path: Path, caplog: pytest.LogC
 
 
 def test_shards_count_their_own_absent_texts(tmp_path: Path) -> None:
-    teacher = load_teacher(name="elsewhere", vectors=VECTORS[:40], texts=TEXTS[:40])
+    teacher = VectorsTeacher(VECTORS[:40], name="elsewhere", texts=TEXTS[:40])
     store = SignalStore.create(tmp_path, teacher.card, 8)
     reports = [fill(store, teacher, TEXTS, content_keys(TEXTS), shard=(number, 2)) for number in range(2)]
     assert sum(report.taught for report in reports) == 40 and sum(report.absent for report in reports) == 20
@@ -46,7 +46,7 @@ def test_shards_count_their_own_absent_texts(tmp_path: Path) -> None:
 
 def test_training_gets_which_vectors_are_absent(tmp_path: Path) -> None:
     corpus = read_corpus(TEXTS, tmp_path / "corpus", holdout=0.0)
-    teacher = load_teacher(name="elsewhere", vectors=VECTORS[:40], texts=TEXTS[:40])
+    teacher = VectorsTeacher(VECTORS[:40], name="elsewhere", texts=TEXTS[:40])
     store = SignalStore.create(tmp_path / "store", teacher.card, 8, "float32")
     fill(store, teacher, corpus.teacher_texts(), corpus.teacher_keys)
     found = StoreSource(store, corpus).fetch([0, 50, 39])
@@ -56,7 +56,7 @@ def test_training_gets_which_vectors_are_absent(tmp_path: Path) -> None:
 
 def test_a_teacher_of_other_texts_altogether(tmp_path: Path) -> None:
     corpus = read_corpus(TEXTS, tmp_path / "corpus", holdout=0.0)
-    teacher = load_teacher(name="elsewhere", vectors=VECTORS, texts=[f"other {text}" for text in TEXTS])
+    teacher = VectorsTeacher(VECTORS, name="elsewhere", texts=[f"other {text}" for text in TEXTS])
     store = SignalStore.create(tmp_path / "store", teacher.card, 8)
     report = fill(store, teacher, corpus.teacher_texts(), corpus.teacher_keys)
     assert (report.taught, report.absent, len(store)) == (0, 60, 0)
@@ -67,7 +67,7 @@ def test_a_teacher_of_other_texts_altogether(tmp_path: Path) -> None:
 def test_a_vector_that_is_there_but_not_finite_is_still_an_error(tmp_path: Path) -> None:
     broken = VECTORS.copy()
     broken[7, 3] = np.inf
-    teacher = load_teacher(name="elsewhere", vectors=broken, texts=TEXTS)
+    teacher = VectorsTeacher(broken, name="elsewhere", texts=TEXTS)
     store = SignalStore.create(tmp_path, teacher.card, 8)
     with pytest.raises(DataError, match=r"^array: .*row 7\b"):
         fill(store, teacher, TEXTS, content_keys(TEXTS))

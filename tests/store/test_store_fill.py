@@ -17,7 +17,7 @@ from distilvec.corpus import content_keys
 from distilvec.errors import DataError, DistilvecError
 from distilvec.store import SignalStore, fill
 from distilvec.store.fill import distinct_positions
-from distilvec.teachers import Teacher, TextTeacher, load_teacher
+from distilvec.teachers import Teacher, load_teacher
 from distilvec.teachers.vectors import VectorsTeacher
 
 
@@ -47,7 +47,7 @@ def test_shards_differ_from_one_process_in_the_last_bits(
     tmp_path: Path, real_teacher_folder: Path, sentences: list[str]
 ) -> None:
     """As docs/store.md has it: padded to another length, sums are made in another order."""
-    teacher = TextTeacher(real_teacher_folder, device="cpu")
+    teacher = load_teacher(model=real_teacher_folder, device="cpu")
     stores = [SignalStore.create(tmp_path / name, teacher.card, teacher.card.width) for name in ("one", "two")]
     texts = sentences[:60]
     keys = content_keys(texts)

@@ -11,7 +11,7 @@ import torch
 from distilvec.corpus import join_pair
 from distilvec.students import load_student
 from distilvec.students.tap import StudentTap
-from distilvec.teachers import TextTeacher
+from distilvec.teachers import load_teacher
 from distilvec.teachers.padding import quick_tokens
 from distilvec.training import TokenizedCorpus
 
@@ -82,7 +82,7 @@ def test_a_corpus_of_single_texts_has_no_segments(tiny_bert: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_teachers_quick_ids_are_those_of_the_pair(tiny_model_folders: dict[str, Path], kind: str) -> None:
-    teacher = TextTeacher(tiny_model_folders[kind], device="cpu", max_length=32)
+    teacher = load_teacher(model=tiny_model_folders[kind], device="cpu", max_length=32)
     assert teacher.tokens is not None
     mixed = [join_pair(*PAIRS[0]), "a single text", *(join_pair(*pair) for pair in PAIRS[1:])]
     found = teacher.tokens.features(teacher.tokens.read(mixed))
@@ -97,7 +97,7 @@ def test_the_teachers_quick_ids_are_those_of_the_pair(tiny_model_folders: dict[s
 
 
 def test_the_real_teacher_reads_pairs_as_pairs(real_teacher_folder: Path) -> None:
-    teacher = TextTeacher(real_teacher_folder, device="cpu")
+    teacher = load_teacher(model=real_teacher_folder, device="cpu")
     tokens = quick_tokens(teacher.model, "")
     assert tokens is not None
     ids = tokens.read([join_pair("a man sings", "a person sings")])[0].ids

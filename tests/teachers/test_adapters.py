@@ -186,4 +186,4 @@ def test_what_does_not_fit_is_refused(parts: dict[str, Path], tmp_path: Path) ->
     with pytest.raises(DistilvecError, match="causal"):
         load_teacher(model=tiny_models.build("bert", tmp_path / "bert"), causal=False, device="cpu")
     with pytest.raises(DistilvecError, match="adapters"):
-        load_teacher(vectors=np.zeros((1, 2), np.float32), texts=["a"], adapters=[broken])
+        load_teacher(vectors="v.npy", texts="t.txt", adapters=[broken])

@@ -15,9 +15,11 @@ import torch
 from distilvec.corpus import content_keys, read_corpus
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.store import SignalStore, fill
-from distilvec.teachers import CallTeacher, batch_invariance, load_teacher
+from distilvec.teachers import load_teacher
+from distilvec.teachers.callable import CallTeacher, Patience
 from distilvec.teachers.cards import fingerprint
 from distilvec.teachers.carried import carried
+from distilvec.teachers.invariance import batch_invariance
 
 
 def embed(texts: list[str]) -> list[list[float]]:
@@ -48,8 +50,8 @@ class Clock:
         return embed(texts)
 
 
-def _teacher(clock: Clock, **options: Any) -> CallTeacher:
-    return CallTeacher(clock.serve, clock=clock, sleep=clock.sleep, **options)
+def _teacher(clock: Clock, attempts: int = 6, **options: Any) -> CallTeacher:
+    return CallTeacher(clock.serve, patience=Patience(attempts, clock, clock.sleep), **options)
 
 
 def test_batches_in_order(sentences: list[str]) -> None:
@@ -329,9 +331,9 @@ def test_a_tensor_that_requires_gradients_is_refused() -> None:
 
 
 def test_bad_options() -> None:
-    with pytest.raises(DistilvecError, match=r"batch_size \(0\)"):
+    with pytest.raises(DistilvecError, match=r"^teacher, batch_size: .*greater than 0 \(got 0\)"):
         load_teacher(call=embed, batch_size=0)
-    with pytest.raises(DistilvecError, match=r"rate_limit \(0\.0\)"):
+    with pytest.raises(DistilvecError, match=r"^teacher, rate_limit: .*greater than 0 \(got 0\.0\)"):
         load_teacher(call=embed, rate_limit=0.0)
 
 

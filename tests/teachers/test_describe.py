@@ -16,14 +16,16 @@ from tests.functions import lengths
 from tests.teachers.serving import serving
 from torch import nn
 
-from distilvec.teachers import TextTeacher, batch_invariance, check_teacher, describe, load_teacher
+from distilvec.teachers import load_teacher
+from distilvec.teachers.describe import check_teacher, describe
 from distilvec.teachers.families import family_of
+from distilvec.teachers.invariance import batch_invariance
 
 
 @pytest.mark.parametrize("kind", ["bert", "xlmr", "modernbert", "qwen3", "mistral"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sound_models_are_invariant(kind: str, dtype: str, tiny_model_folders: dict[str, Path]) -> None:
-    report = batch_invariance(TextTeacher(tiny_model_folders[kind], device="cpu", dtype=dtype))
+    report = batch_invariance(load_teacher(model=tiny_model_folders[kind], device="cpu", dtype=dtype))
     assert report.passed, report
     assert report.advice == ""
 
@@ -46,7 +48,7 @@ class _TakesTheLastPosition(nn.Module):
 
 @pytest.mark.parametrize("kind", ["bert", "qwen3", "modernbert"])
 def test_a_model_that_ignores_its_mask_is_found(kind: str, tiny_model_folders: dict[str, Path]) -> None:
-    teacher = TextTeacher(tiny_model_folders[kind], device="cpu")
+    teacher = load_teacher(model=tiny_model_folders[kind], device="cpu")
     teacher.model[0] = _IgnoresItsMask(teacher.model[0])
     report = batch_invariance(teacher)
     assert not report.passed
@@ -58,7 +60,7 @@ def test_a_model_that_ignores_its_mask_is_found(kind: str, tiny_model_folders: d
 
 
 def test_wrong_padding_side_is_found_and_explained(tiny_model_folders: dict[str, Path]) -> None:
-    teacher = TextTeacher(tiny_model_folders["qwen3"], device="cpu")
+    teacher = load_teacher(model=tiny_model_folders["qwen3"], device="cpu")
     teacher.model[1] = _TakesTheLastPosition()
     assert batch_invariance(teacher).passed
     assert teacher.tokens is not None
@@ -71,7 +73,7 @@ def test_wrong_padding_side_is_found_and_explained(tiny_model_folders: dict[str,
 
 
 def test_report(tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
-    teacher = TextTeacher(tiny_model_folders["qwen3"], device="cpu", prompt="query", max_length=64)
+    teacher = load_teacher(model=tiny_model_folders["qwen3"], device="cpu", prompt="query", max_length=64)
     report = check_teacher(teacher, sentences)
     assert len(report.examples) == 3
     short, _, long = report.examples
@@ -90,13 +92,13 @@ def test_report(tiny_model_folders: dict[str, Path], sentences: list[str]) -> No
 
 
 def test_bert_example_shows_special_tokens(tiny_bert: Path) -> None:
-    example = describe(TextTeacher(tiny_bert, device="cpu"), ["Yes."]).examples[0]
+    example = describe(load_teacher(model=tiny_bert, device="cpu"), ["Yes."]).examples[0]
     assert example.rendered.startswith("[CLS]")
     assert example.rendered.endswith("[SEP]")
 
 
 def test_empty_sample(tiny_bert: Path) -> None:
-    report = describe(TextTeacher(tiny_bert, device="cpu"), [])
+    report = describe(load_teacher(model=tiny_bert, device="cpu"), [])
     assert report.examples == []
     assert report.truncated is None
 
@@ -104,13 +106,13 @@ def test_empty_sample(tiny_bert: Path) -> None:
 def test_prompt_warnings(tiny_model_folders: dict[str, Path], tmp_path: Path) -> None:
     named = tmp_path / "e5-small-v2"
     shutil.copytree(tiny_model_folders["bert"], named)
-    [warning] = describe(TextTeacher(named, device="cpu"), ["a"]).warnings
+    [warning] = describe(load_teacher(model=named, device="cpu"), ["a"]).warnings
     assert 'E5 was trained with one for every text: "query: "' in warning
-    assert describe(TextTeacher(named, device="cpu", prompt="query: "), ["a"]).warnings == []
-    assert describe(TextTeacher(named, device="cpu", prompt=""), ["a"]).warnings == []
-    [warning] = describe(TextTeacher(tiny_model_folders["qwen3"], device="cpu"), ["a"]).warnings
+    assert describe(load_teacher(model=named, device="cpu", prompt="query: "), ["a"]).warnings == []
+    assert describe(load_teacher(model=named, device="cpu", prompt=""), ["a"]).warnings == []
+    [warning] = describe(load_teacher(model=tiny_model_folders["qwen3"], device="cpu"), ["a"]).warnings
     assert "brings prompts (query)" in warning
-    assert describe(TextTeacher(tiny_model_folders["bert"], device="cpu"), ["a"]).warnings == []
+    assert describe(load_teacher(model=tiny_model_folders["bert"], device="cpu"), ["a"]).warnings == []
 
 
 def test_other_warnings(tiny_bert: Path, tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_other_warnings(tiny_bert: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_bert, folder)
     (folder / "README.md").write_text("---\nlicense: cc-by-nc-4.0\n---\n")
     (folder / "modules.json").unlink()
-    warnings = describe(TextTeacher(folder, device="cpu"), ["word " * 500, "a"]).warnings
+    warnings = describe(load_teacher(model=folder, device="cpu"), ["word " * 500, "a"]).warnings
     assert any("mean was assumed" in warning for warning in warnings)
     assert any("50% of the texts are longer than" in warning for warning in warnings)
     assert any("forbids commercial use" in warning for warning in warnings)
@@ -165,9 +167,9 @@ def test_vectors_that_overflow_in_float16_are_not_laid_to_the_mask(tiny_bert: Pa
     }
     save_file(hot, folder / "model.safetensors", {"format": "pt"})
     for dtype, finite in (("float32", True), ("bfloat16", True), ("float16", False)):
-        report = batch_invariance(TextTeacher(folder, device="cpu", dtype=dtype))
+        report = batch_invariance(load_teacher(model=folder, device="cpu", dtype=dtype))
         assert (report.passed, report.finite) == (finite, finite)
-    [warning] = check_teacher(TextTeacher(folder, device="cpu", dtype="float16"), ["a text"]).warnings
+    [warning] = check_teacher(load_teacher(model=folder, device="cpu", dtype="float16"), ["a text"]).warnings
     assert "NaN or infinity in float16" in warning
     assert "dtype to bfloat16 or float32" in warning
     assert "mask" not in warning

@@ -23,9 +23,11 @@ from distilvec.flow.run import run
 from distilvec.flow.stored import StoredTeacher
 from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
-from distilvec.teachers import check_teacher, endpoint, load_teacher
+from distilvec.teachers import endpoint, load_teacher
 from distilvec.teachers.answers import Answers
+from distilvec.teachers.describe import check_teacher
 from distilvec.teachers.pace import Pace
+from distilvec.teachers.sections import ApiSection
 
 TEXTS = [f"text {number} of a{'t' * (number % 7)}" for number in range(200)]
 
@@ -81,7 +83,9 @@ def test_retry_after_is_obeyed_by_all_threads(said: str) -> None:
     waits: list[float] = []
     after = formatdate(time.time() + 7.5, usegmt=True) if said == "date" else said
     with serving(lambda number, texts: {"retry_after": after} if number == 0 else None) as service:
-        asked = endpoint.Endpoint(service.url, "m", wait=lambda seconds: bool(waits.append(seconds)))
+        asked = endpoint.Endpoint(
+            ApiSection(url=service.url, model="m"), wait=lambda seconds: bool(waits.append(seconds))
+        )
         assert same(asked.embed(TEXTS[:2]), TEXTS[:2])
         assert asked._pace.reserve(0) > 5, "who asks next waits too"
     assert len(waits) == 1 and 5 < waits[0] <= 7.5
@@ -92,7 +96,9 @@ def test_a_retry_after_of_zero_still_waits(said: str) -> None:
     waits: list[float] = []
     after = formatdate(time.time() - 60, usegmt=True) if said == "past" else said
     with serving(lambda number, texts: {"retry_after": after} if number < 3 else None) as service:
-        asked = endpoint.Endpoint(service.url, "m", wait=lambda seconds: bool(waits.append(seconds)))
+        asked = endpoint.Endpoint(
+            ApiSection(url=service.url, model="m"), wait=lambda seconds: bool(waits.append(seconds))
+        )
         assert same(asked.embed(TEXTS[:2]), TEXTS[:2])
     assert len(waits) == 3 and 0 < waits[0] <= waits[1] <= waits[2], "as where nothing is said"
 
@@ -224,7 +230,7 @@ def test_batches_respect_the_limits_of_texts_and_tokens() -> None:
         ({"url": f"http://{'a' * 300}/v1"}, r"big: \"http://aaaa.*label"),
         ({"url": "http://a..b/v1"}, r"big: \"http://a\.\.b/v1\""),
         ({"key_env": "NO_SUCH_KEY"}, "big: .*NO_SUCH_KEY"),
-        ({"modle": "m"}, r"big\.api: .*\"modle\".*\"model\""),
+        ({"modle": "m"}, r"big, api\.modle: .*\"model\""),
     ],
 )
 def test_impossible_services_are_refused_at_once(api: dict[str, str], said: str) -> None:

@@ -16,6 +16,7 @@ from distilvec.teachers import endpoint, load_teacher
 from distilvec.teachers.answers import Answers
 from distilvec.teachers.embeddings import UnreadableError, read_embeddings, read_failure, scattered
 from distilvec.teachers.endpoint import Endpoint
+from distilvec.teachers.sections import ApiSection
 
 TEXTS = [f"text {number} of a{'t' * (number % 7)}" for number in range(200)]
 SAID = "batch size is invalid, it should not be larger than 10"
@@ -230,7 +231,7 @@ def test_long_texts_that_are_too_much_together_set_no_limit(caplog: pytest.LogCa
 def test_answers_before_a_broken_part_are_kept() -> None:
     came: list[str] = []
     with serving(lambda number, texts: 413 if len(texts) > 10 else 500 if TEXTS[20] in texts else None) as service:
-        asked = Endpoint(service.url, "m", attempts=1)
+        asked = Endpoint(ApiSection(url=service.url, model="m", attempts=1))
         with pytest.raises(EnvironmentProblem, match="HTTP 500"):
             asked.embed(TEXTS[:40], lambda texts, vectors: came.extend(texts) if same(vectors, list(texts)) else None)
     assert sorted(came) == sorted(TEXTS[:20])
@@ -245,14 +246,14 @@ def test_a_whole_answer_comes_in_time_or_not_at_all(fault: str, monkeypatch: pyt
     with serving(lambda number, texts: fault) as service:
         started = time.monotonic()
         with pytest.raises(EnvironmentProblem, match=r"^teacher: 2 requests .*whole after 0.5 s"):
-            Endpoint(service.url, "m", timeout=0.5, attempts=2).embed(TEXTS[:8])
+            Endpoint(ApiSection(url=service.url, model="m", timeout=0.5, attempts=2)).embed(TEXTS[:8])
         assert time.monotonic() - started >= 1
 
 
 def test_time_is_counted_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "WHOLE", 1)
     with serving(seconds=0.1) as service:
-        asked = Endpoint(service.url, "m", timeout=1.0, attempts=1)
+        asked = Endpoint(ApiSection(url=service.url, model="m", timeout=1.0, attempts=1))
         for start in range(0, 88, 8):  # together longer than one may take, over one connection
             assert same(asked.embed(TEXTS[start : start + 8]), TEXTS[start : start + 8])
 

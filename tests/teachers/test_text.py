@@ -15,12 +15,12 @@ from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.flow.teach import open_teacher
 from distilvec.judging import CachedEncoder
-from distilvec.recipe import TeacherSection
-from distilvec.teachers import TeacherCard, TextTeacher, load_teacher
+from distilvec.recipe import ModelSection
+from distilvec.teachers import Reading, TeacherCard, load_teacher
 from distilvec.teachers.encoding import cut_batches
 from distilvec.teachers.signals import Wanted
+from distilvec.teachers.table import open_teacher
 
 KINDS = ["bert", "xlmr", "modernbert", "qwen3", "mistral"]
 
@@ -29,7 +29,7 @@ KINDS = ["bert", "xlmr", "modernbert", "qwen3", "mistral"]
 def test_same_vectors_as_sentence_transformers(
     kind: str, tiny_model_folders: dict[str, Path], sentences: list[str]
 ) -> None:
-    teacher = TextTeacher(tiny_model_folders[kind], device="cpu")
+    teacher = load_teacher(model=tiny_model_folders[kind], device="cpu")
     own = SentenceTransformer(str(tiny_model_folders[kind]), device="cpu").encode(sentences)
     assert teacher.tokens is not None  # the quick way is what is tested here
     assert np.abs(teacher.encode(sentences) - own).max() < 1e-5
@@ -42,7 +42,7 @@ def test_same_vectors_as_sentence_transformers(
 def test_same_vectors_without_the_quick_tokenizer(
     kind: str, tiny_model_folders: dict[str, Path], sentences: list[str]
 ) -> None:
-    teacher = TextTeacher(tiny_model_folders[kind], device="cpu", prompt="note: ")
+    teacher = load_teacher(model=tiny_model_folders[kind], device="cpu", prompt="note: ")
     quick = teacher.encode(sentences)
     teacher.tokens = None
     assert np.abs(teacher.encode(sentences) - quick).max() < 1e-5
@@ -61,7 +61,7 @@ def test_real_teacher(real_teacher_folder: Path, sentences: list[str]) -> None:
 
 
 def test_stream_gives_every_text_once(tiny_bert: Path, sentences: list[str]) -> None:
-    teacher = TextTeacher(tiny_bert, device="cpu", token_budget=256)
+    teacher = load_teacher(model=tiny_bert, device="cpu", token_budget=256)
     rows, widths = [], set()
     for part, vectors in teacher.stream(sentences):
         assert vectors.dtype == np.float32
@@ -73,7 +73,7 @@ def test_stream_gives_every_text_once(tiny_bert: Path, sentences: list[str]) -> 
 
 
 def test_stream_may_be_left_early(tiny_bert: Path, sentences: list[str]) -> None:
-    teacher = TextTeacher(tiny_bert, device="cpu", token_budget=64)
+    teacher = load_teacher(model=tiny_bert, device="cpu", token_budget=64)
     stream = teacher.stream(sentences)
     next(stream)
     stream.close()
@@ -83,7 +83,7 @@ def test_stream_may_be_left_early(tiny_bert: Path, sentences: list[str]) -> None
 def test_no_texts_and_odd_texts(tiny_model_folders: dict[str, Path]) -> None:
     odd = ["", " ", "\n", "a\x00b", "🎉" * 300, "word " * 3000]
     for kind in KINDS:
-        teacher = TextTeacher(tiny_model_folders[kind], device="cpu")
+        teacher = load_teacher(model=tiny_model_folders[kind], device="cpu")
         assert teacher.encode([]).shape == (0, 32)
         own = SentenceTransformer(str(tiny_model_folders[kind]), device="cpu")
         if kind != "qwen3":
@@ -106,9 +106,9 @@ def test_batches_keep_the_budget_and_waste_little() -> None:
 def test_prompts(tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
     folder, texts = tiny_model_folders["qwen3"], sentences[:20]
     own = SentenceTransformer(str(folder), device="cpu")
-    plain = TextTeacher(folder, device="cpu")
-    named = TextTeacher(folder, device="cpu", prompt="query")
-    literal = TextTeacher(folder, device="cpu", prompt="passage: ")
+    plain = load_teacher(model=folder, device="cpu")
+    named = load_teacher(model=folder, device="cpu", prompt="query")
+    literal = load_teacher(model=folder, device="cpu", prompt="passage: ")
     assert plain.card.prompt is None
     assert named.card.prompt == own.prompts["query"]
     assert np.abs(named.encode(texts) - own.encode(texts, prompt_name="query")).max() < 1e-5
@@ -123,14 +123,14 @@ def test_queries_and_documents(tiny_model_folders: dict[str, Path], tmp_path: Pa
     own.default_prompt_name = "note"
     own.save(str(tmp_path / "two-sided"))
     for prompt in (None, "query"):
-        teacher = TextTeacher(tmp_path / "two-sided", device="cpu", prompt=prompt)
+        teacher = load_teacher(model=tmp_path / "two-sided", device="cpu", prompt=prompt)
         encoder = CachedEncoder(teacher)
         assert np.abs(encoder.query(texts) - own.encode(texts, prompt="ask: ")).max() < 1e-5
         assert np.abs(encoder.document(texts) - own.encode(texts, prompt="")).max() < 1e-5
         assert np.abs(encoder(texts) - own.encode(texts, prompt=teacher.prompt)).max() < 1e-5
     # what somebody writes out stands before every text, also where it is nothing
     for prompt in ("find: ", ""):
-        literal = CachedEncoder(TextTeacher(tmp_path / "two-sided", device="cpu", prompt=prompt))
+        literal = CachedEncoder(load_teacher(model=tmp_path / "two-sided", device="cpu", prompt=prompt))
         for found in (literal.query(texts), literal.document(texts)):
             assert np.abs(found - own.encode(texts, prompt=prompt)).max() < 1e-5
 
@@ -140,10 +140,10 @@ def test_default_prompt_of_the_model(tiny_bert: Path, tmp_path: Path, sentences:
     model.prompts, model.default_prompt_name = {"note": "note: "}, "note"
     model.save(str(tmp_path / "with"))
     own = model.encode(sentences[:10])
-    with_default = TextTeacher(tmp_path / "with", device="cpu")
+    with_default = load_teacher(model=tmp_path / "with", device="cpu")
     assert with_default.card.prompt == "note: "
     assert np.abs(with_default.encode(sentences[:10]) - own).max() < 1e-5
-    without = TextTeacher(tmp_path / "with", device="cpu", prompt="")
+    without = load_teacher(model=tmp_path / "with", device="cpu", prompt="")
     assert without.card.prompt is None
     assert np.abs(without.encode(sentences[:10]) - own).max() > 1e-3
 
@@ -152,7 +152,7 @@ def test_the_name_of_an_empty_prompt_adds_no_prompt(tiny_bert: Path, tmp_path: P
     model = SentenceTransformer(str(tiny_bert), device="cpu")
     model.prompts, model.default_prompt_name = {"query": "ask: ", "document": ""}, "query"
     model.save(str(tmp_path / "with"))
-    teacher = TextTeacher(tmp_path / "with", device="cpu", prompt="document")
+    teacher = load_teacher(model=tmp_path / "with", device="cpu", prompt="document")
     assert teacher.rendered("a cat")[0].count("document") == 0 and teacher.card.prompt is None
     assert np.abs(teacher.encode(sentences[:10]) - model.encode_document(sentences[:10])).max() < 1e-5
 
@@ -161,20 +161,23 @@ def test_prompt_left_out_of_the_pooling(tiny_bert: Path, tmp_path: Path, sentenc
     model = SentenceTransformer(str(tiny_bert), device="cpu")
     model[1].include_prompt = False
     model.save(str(tmp_path / "instructor"))
-    teacher = TextTeacher(tmp_path / "instructor", device="cpu", prompt="Represent the sentence: ")
+    teacher = load_teacher(model=tmp_path / "instructor", device="cpu", prompt="Represent the sentence: ")
     own = model.encode(sentences[:30], prompt="Represent the sentence: ")
     assert np.abs(teacher.encode(sentences[:30]) - own).max() < 1e-5
-    assert np.abs(TextTeacher(tiny_bert, prompt="Represent the sentence: ").encode(sentences[:30]) - own).max() > 1e-3
+    assert (
+        np.abs(load_teacher(model=tiny_bert, prompt="Represent the sentence: ").encode(sentences[:30]) - own).max()
+        > 1e-3
+    )
 
 
 def test_maximum_length(tiny_bert: Path, sentences: list[str]) -> None:
-    short = TextTeacher(tiny_bert, device="cpu", max_length=16)
+    short = load_teacher(model=tiny_bert, device="cpu", max_length=16)
     own = SentenceTransformer(str(tiny_bert), device="cpu")
     own.max_seq_length = 16
     assert short.card.max_length == 16
     assert np.abs(short.encode(sentences) - own.encode(sentences)).max() < 1e-5
     with pytest.raises(DistilvecError, match=r"max_length.*4096.*128"):
-        TextTeacher(tiny_bert, device="cpu", max_length=4096)
+        load_teacher(model=tiny_bert, device="cpu", max_length=4096)
 
 
 def test_fingerprint_follows_what_decides_the_vectors(tiny_bert: Path, tmp_path: Path) -> None:
@@ -214,10 +217,10 @@ def test_bare_transformers_folders(tiny_model_folders: dict[str, Path], tmp_path
         model = SentenceTransformer(str(tiny_model_folders[kind]), device="cpu")
         model[0].model.save_pretrained(tmp_path / kind)
         model.tokenizer.save_pretrained(tmp_path / kind)
-        teacher = TextTeacher(tmp_path / kind, device="cpu")
+        teacher = load_teacher(model=tmp_path / kind, device="cpu")
         assert teacher.assumed_pooling
         assert teacher.card.pooling == pooling
-        chosen = TextTeacher(tmp_path / kind, device="cpu", pooling="cls")
+        chosen = load_teacher(model=tmp_path / kind, device="cpu", pooling="cls")
         assert not chosen.assumed_pooling and chosen.card.pooling == "cls"
         assert chosen.card.fingerprint != teacher.card.fingerprint, "another store"
         if kind == "bert":  # mean pooling is what the folder with modules.json has, too
@@ -228,20 +231,20 @@ def test_pooling_is_for_models_that_say_nothing_about_it(tiny_bert: Path) -> Non
     assert load_teacher(model=tiny_bert, pooling="mean").card.pooling == "mean"
     with pytest.raises(DistilvecError, match="/bert: .*mean.*pooling: last"):
         load_teacher(model=tiny_bert, pooling="last")
-    with pytest.raises(DistilvecError, match=r"^teacher: pooling .*\bcall\b"):
+    with pytest.raises(DistilvecError, match='^teacher, pooling: unknown key "pooling".*goes with model'):
         load_teacher(call=lambda texts: np.ones((len(texts), 2)), pooling="cls")
 
 
 def test_half_precision_stays_close(real_teacher_folder: Path, sentences: list[str]) -> None:
     texts = sentences[:30]
-    full = TextTeacher(real_teacher_folder, device="cpu").encode(texts)
-    half = TextTeacher(real_teacher_folder, device="cpu", dtype="bfloat16").encode(texts)
+    full = load_teacher(model=real_teacher_folder, device="cpu").encode(texts)
+    half = load_teacher(model=real_teacher_folder, device="cpu", dtype="bfloat16").encode(texts)
     assert half.dtype == np.float32
     cosines = (full * half).sum(axis=1)
     assert cosines.min() > 0.999
     assert np.abs(full - half).max() > 1e-6  # it really was another precision
-    with pytest.raises(DistilvecError, match='"bfloat".*"bfloat16"'):
-        TextTeacher(real_teacher_folder, dtype="bfloat")
+    with pytest.raises(DistilvecError, match="^teacher, dtype: .*'bfloat16'.*got 'bfloat'"):
+        load_teacher(model=real_teacher_folder, dtype="bfloat")
 
 
 def test_static_embedding_model(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:
@@ -249,7 +252,7 @@ def test_static_embedding_model(tiny_bert: Path, tmp_path: Path, sentences: list
     torch.manual_seed(0)
     model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=24)], device="cpu")
     model.save(str(tmp_path / "static"))
-    teacher = TextTeacher(tmp_path / "static", device="cpu")
+    teacher = load_teacher(model=tmp_path / "static", device="cpu")
     assert teacher.tokens is None
     assert teacher.card.width == 24
     assert np.abs(teacher.encode(sentences) - model.encode(sentences)).max() < 1e-5
@@ -257,7 +260,7 @@ def test_static_embedding_model(tiny_bert: Path, tmp_path: Path, sentences: list
 
 
 def test_signals(tiny_bert: Path, sentences: list[str]) -> None:
-    teacher = TextTeacher(tiny_bert, device="cpu")
+    teacher = load_teacher(model=tiny_bert, device="cpu")
     signals = teacher.signals(sentences[:5])
     assert signals.sentence is not None
     assert signals.sentence.shape == (5, 32)
@@ -269,8 +272,7 @@ def test_signals(tiny_bert: Path, sentences: list[str]) -> None:
 
 def test_a_budget_of_tokens_bounds_what_is_read_at_once(tiny_bert: Path, sentences: list[str]) -> None:
     """Of a recipe, too: it is what lowers a model's memory."""
-    section = TeacherSection(name="t", model=str(tiny_bert), token_budget=64)
-    teacher = open_teacher(section)
+    teacher: Any = open_teacher(ModelSection(name="t", model=str(tiny_bert), token_budget=64), Reading())
     shapes: list[int] = []
     teacher.model[0].register_forward_pre_hook(lambda module, given: shapes.append(given[0]["input_ids"].numel()))
     found = teacher.encode(sentences[:40])
@@ -282,11 +284,13 @@ def test_a_budget_of_tokens_bounds_what_is_read_at_once(tiny_bert: Path, sentenc
 @pytest.mark.parametrize(
     ("given", "word"),
     [
-        ({"model": "m", "batch_size": 2}, "batch_size is about calls.*token_budget"),
-        ({"model": "m", "rate_limit": 2.0}, "rate_limit is about calls"),
-        ({"vectors": "v.npy", "batch_size": 2}, "batch_size is about calls"),
-        ({"call": len, "dtype": "float16"}, "dtype has no effect without a model"),
-        ({"vectors": "v.npy", "token_budget": 2}, "token_budget has no effect without a model"),
+        ({"model": "m", "batch_size": 2}, 'unknown key "batch_size".*token_budget'),
+        ({"model": "m", "rate_limit": 2.0}, 'unknown key "rate_limit".*goes with call or api'),
+        ({"vectors": "v.npy", "batch_size": 2}, 'unknown key "batch_size".*goes with call or api'),
+        ({"call": len, "dtype": "float16"}, 'unknown key "dtype".*goes with model'),
+        ({"vectors": "v.npy", "token_budget": 2}, 'unknown key "token_budget".*goes with model'),
+        ({"call": len, "promt": "x"}, 'unknown key "promt".*Did you mean "prompt"'),
+        ({"model": "m", "call": len}, "exactly one of model, call, api and vectors"),
     ],
 )
 def test_options_that_a_source_has_no_use_for(given: dict[str, Any], word: str) -> None:
@@ -297,7 +301,7 @@ def test_options_that_a_source_has_no_use_for(given: dict[str, Any], word: str) 
 def test_a_model_leaves_its_gpu_and_comes_back_when_it_is_asked(
     tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    teacher = TextTeacher(tiny_bert, device="cpu")
+    teacher = load_teacher(model=tiny_bert, device="cpu")
     expected, moved = teacher.encode(["a text"]), []
     monkeypatch.setattr(teacher.model, "to", lambda device: moved.append(str(device)))
     teacher.rest()
@@ -323,7 +327,7 @@ def test_modules_behind_the_transformer_in_half_precision(
     model = SentenceTransformer(str(tiny_bert), device="cpu")
     model.append(Dense(model.get_embedding_dimension() or 0, 16))
     model.to(torch.bfloat16).save(str(tmp_path))
-    teacher = TextTeacher(tmp_path, device="cpu", dtype="bfloat16")
+    teacher = load_teacher(model=tmp_path, device="cpu", dtype="bfloat16")
     assert {each.dtype for each in teacher.model[-1].parameters()} == {torch.bfloat16}
     own = SentenceTransformer(str(tmp_path), device="cpu", model_kwargs={"dtype": "float32"}).encode(sentences)
     for found in (teacher.encode(sentences), teacher.signals(sentences, Wanted(tokens=(1,))).sentence):
@@ -339,7 +343,7 @@ def full(*_: Any, **__: Any) -> Any:
 def test_a_batch_beyond_gpu_memory_is_read_in_halves(
     tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    teacher, plain = TextTeacher(tiny_bert, device="cpu"), TextTeacher(tiny_bert, device="cpu")
+    teacher, plain = load_teacher(model=tiny_bert, device="cpu"), load_teacher(model=tiny_bert, device="cpu")
     wanted, first = Wanted(tokens=(1,), attention=(2,)), sentences[:60]
     read: list[int] = []
 
@@ -375,4 +379,4 @@ def test_a_batch_beyond_gpu_memory_is_read_in_halves(
 def test_a_model_that_is_too_large_for_the_gpu(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distilvec.modules.opening.open_pipeline", full)
     with pytest.raises(EnvironmentProblem, match=r"does not fit into the memory that is left on the GPU.*dtype"):
-        TextTeacher(tiny_bert, device="cpu")
+        load_teacher(model=tiny_bert, device="cpu")

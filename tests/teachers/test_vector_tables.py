@@ -90,9 +90,7 @@ def test_each_form_is_read(way: str, tmp_path: Path) -> None:
     teacher = load_teacher(vectors=tmp_path / name)
     close = 1e-7 if "numpy" in way else 0.0  # of which numpy's own text keeps eight digits
     np.testing.assert_allclose(teacher.encode(TEXTS[::-1]), VECTORS[::-1], atol=close, rtol=0)
-    assert np.allclose(
-        load_teacher(vectors=tmp_path / name, texts=TEXTS[::-1]).encode(TEXTS), VECTORS[::-1], atol=close
-    )
+    assert np.allclose(VectorsTeacher(tmp_path / name, texts=TEXTS[::-1]).encode(TEXTS), VECTORS[::-1], atol=close)
     assert teacher.has(["sixth"]).tolist() == [False]
 
 
@@ -195,13 +193,13 @@ def test_lists_of_whole_numbers_go_behind_those_with_fractions(tmp_path: Path) -
 
 def test_archives_of_one_array(tmp_path: Path) -> None:
     np.savez(tmp_path / "v.npz", VECTORS)
-    assert np.array_equal(load_teacher(vectors=tmp_path / "v.npz", texts=TEXTS).encode(TEXTS), VECTORS)
+    assert np.array_equal(VectorsTeacher(tmp_path / "v.npz", texts=TEXTS).encode(TEXTS), VECTORS)
     np.savez(tmp_path / "v.npz", ids=np.arange(5), x=VECTORS)
     with pytest.raises(DataError, match=r"v\.npz: .*not one: ids, x\..*numpy\.save"):
-        load_teacher(vectors=tmp_path / "v.npz", texts=TEXTS)
+        VectorsTeacher(tmp_path / "v.npz", texts=TEXTS)
     np.savez_compressed(tmp_path / "v.npz", np.zeros((5, 2_000_000), np.float32))
     with pytest.raises(DataError, match=r"v\.npz: .*packed bytes unpack to 40,000,128"):
-        load_teacher(vectors=tmp_path / "v.npz", texts=TEXTS)
+        VectorsTeacher(tmp_path / "v.npz", texts=TEXTS)
 
 
 def test_an_index_is_checked_from_a_table(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:

@@ -13,7 +13,8 @@ import torch
 
 from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError, DistilvecError
-from distilvec.teachers import check_teacher, load_teacher
+from distilvec.teachers import load_teacher
+from distilvec.teachers.describe import check_teacher
 from distilvec.teachers.vector_files import read_vectors
 from distilvec.teachers.vectors import VectorsTeacher
 
@@ -28,7 +29,7 @@ def test_npy_with_texts(vectors: np.ndarray, sentences: list[str], tmp_path: Pat
     (tmp_path / "t.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in sentences))
     for texts in (tmp_path / "t.txt", str(tmp_path / "t.jsonl"), sentences):
-        teacher = load_teacher(vectors=tmp_path / "v.npy", texts=texts)
+        teacher = VectorsTeacher(tmp_path / "v.npy", texts=texts)
         order = np.random.default_rng(0).permutation(len(sentences))
         assert np.array_equal(teacher.encode([sentences[row] for row in order]), vectors[order])
         assert (teacher.card.kind, teacher.card.width, teacher.card.normalized) == ("vectors", 6, False)
@@ -52,7 +53,7 @@ def test_lists_tensors_and_files_as_other_programs_write_them(
 
 
 def test_missing_texts(vectors: np.ndarray, sentences: list[str]) -> None:
-    teacher = load_teacher(vectors=vectors[:150], texts=sentences[:150])
+    teacher = VectorsTeacher(vectors[:150], texts=sentences[:150])
     assert teacher.has(sentences).tolist() == [True] * 150 + [False] * 50
     found = teacher.encode(sentences[140:160])
     assert np.array_equal(found[:10], vectors[140:150])
@@ -67,25 +68,25 @@ def test_missing_texts(vectors: np.ndarray, sentences: list[str]) -> None:
 def test_a_row_of_nan_is_a_missing_vector(vectors: np.ndarray, sentences: list[str]) -> None:
     holes = vectors.copy()
     holes[[3, 7]] = np.nan
-    teacher = load_teacher(vectors=holes, texts=sentences)
+    teacher = VectorsTeacher(holes, texts=sentences)
     assert np.flatnonzero(~teacher.has(sentences)).tolist() == [3, 7]
     assert teacher.signals(sentences[:10]).present.tolist() == [row not in (3, 7) for row in range(10)]
     holes[5, 1] = np.nan
     with pytest.raises(DataError, match=r"^array: .*row 5\b"):
-        load_teacher(vectors=holes, texts=sentences).encode(sentences)
+        VectorsTeacher(holes, texts=sentences).encode(sentences)
 
 
 def test_keys(vectors: np.ndarray, sentences: list[str], tmp_path: Path) -> None:
     keys = content_keys(sentences)
     np.save(tmp_path / "k.npy", keys)
     for given in (keys, tmp_path / "k.npy"):
-        assert np.array_equal(load_teacher(vectors=vectors, keys=given).encode(sentences), vectors)
+        assert np.array_equal(VectorsTeacher(vectors, keys=given).encode(sentences), vectors)
     with pytest.raises(DataError, match=r"^keys: .*uint8 \[n, 16\].*int64 \[200, 16\]"):
-        load_teacher(vectors=vectors, keys=keys.astype(np.int64))
+        VectorsTeacher(vectors, keys=keys.astype(np.int64))
 
 
 def test_first_of_equal_texts(sentences: list[str]) -> None:
-    teacher = load_teacher(vectors=np.arange(6, dtype=np.float32).reshape(3, 2), texts=["a", "b", "a"])
+    teacher = VectorsTeacher(np.arange(6, dtype=np.float32).reshape(3, 2), texts=["a", "b", "a"])
     assert teacher.encode(["a", "b"]).tolist() == [[0, 1], [2, 3]]
 
 
@@ -97,8 +98,8 @@ def test_parquet(vectors: np.ndarray, sentences: list[str], tmp_path: Path) -> N
         pq.write_table(pa.table({"text": sentences, "title": sentences[::-1], "emb": column}), file, row_group_size=70)
         assert np.array_equal(load_teacher(vectors=file).encode(sentences), vectors)
         assert np.array_equal(load_teacher(vectors=f"{file}:emb", texts="title").encode(sentences[::-1]), vectors)
-        assert np.array_equal(load_teacher(vectors=file, texts=sentences).encode(sentences), vectors)
-        assert np.array_equal(load_teacher(vectors=file, keys=content_keys(sentences)).encode(sentences), vectors)
+        assert np.array_equal(VectorsTeacher(file, texts=sentences).encode(sentences), vectors)
+        assert np.array_equal(VectorsTeacher(file, keys=content_keys(sentences)).encode(sentences), vectors)
     with pytest.raises(DataError, match=r'"embb".*"emb"'):
         load_teacher(vectors=f"{file}:embb")
 
@@ -131,26 +132,26 @@ def test_parquet_that_does_not_fit(tmp_path: Path) -> None:
 
 def test_what_does_not_fit(vectors: np.ndarray, sentences: list[str], tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^array: 200 .*\b199\b"):
-        load_teacher(vectors=vectors, texts=sentences[1:])
+        VectorsTeacher(vectors, texts=sentences[1:])
     with pytest.raises(DistilvecError, match="^teacher: vectors .*texts: "):
-        load_teacher(vectors=vectors)
-    with pytest.raises(DistilvecError, match="^teacher: .*prompt"):
-        load_teacher(vectors=vectors, texts=sentences, prompt="query: ")
+        VectorsTeacher(vectors)
+    with pytest.raises(DistilvecError, match="^teacher, prompt: .*when you make the vectors"):
+        load_teacher(vectors="v.npy", texts="t.txt", prompt="query: ")
     with pytest.raises(DataError, match=r"^teacher: .*\[n, D\], found float64 \[3\]"):
-        load_teacher(vectors=np.ones(3), texts=["a", "b", "c"])
+        VectorsTeacher(np.ones(3), texts=["a", "b", "c"])
     with pytest.raises(DataError, match=r"/no\.npy: "):
-        load_teacher(vectors=tmp_path / "no.npy", texts=sentences)
+        VectorsTeacher(tmp_path / "no.npy", texts=sentences)
     (tmp_path / "bad.npy").write_bytes(b"\x93NUMPY" + b"x" * 50)
     with pytest.raises(DataError, match=r"/bad\.npy: .*numpy\.save"):
-        load_teacher(vectors=tmp_path / "bad.npy", texts=sentences)
+        VectorsTeacher(tmp_path / "bad.npy", texts=sentences)
     np.save(tmp_path / "pickled.npy", np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match=r"/pickled\.npy: .*numpy\.save"):
-        load_teacher(vectors=tmp_path / "pickled.npy", texts=["a"])
+        VectorsTeacher(tmp_path / "pickled.npy", texts=["a"])
 
 
 def test_values_that_are_not_finite(vectors: np.ndarray, sentences: list[str]) -> None:
     vectors[7, 2] = np.inf
-    teacher = load_teacher(vectors=vectors, texts=sentences)
+    teacher = VectorsTeacher(vectors, texts=sentences)
     assert np.array_equal(teacher.encode(sentences[:7]), vectors[:7])
     with pytest.raises(DataError, match=r"^array: .*row 7\b"):
         teacher.encode(sentences)
@@ -158,7 +159,7 @@ def test_values_that_are_not_finite(vectors: np.ndarray, sentences: list[str]) -
 
 def test_fingerprint(vectors: np.ndarray, sentences: list[str]) -> None:
     def fingerprint(rows: np.ndarray, texts: list[str]) -> str:
-        return load_teacher(vectors=rows, texts=texts).card.fingerprint
+        return VectorsTeacher(rows, texts=texts).card.fingerprint
 
     changed = vectors.copy()
     changed[-1, -1] += 1e-3

@@ -22,6 +22,7 @@ from distilvec.flow.teach import Taught
 from distilvec.judging import CachedEncoder, Judgement, JudgingTask, judge, settle_tasks
 from distilvec.progress import Ticker
 from distilvec.recipe import Recipe, given
+from distilvec.teachers.sections import models_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -168,7 +169,7 @@ def check_sample(sample: int) -> None:
 
 def source_of(recipe: Recipe) -> tuple[str | None, SentenceTransformer | None]:
     """What students are cut from: what `auto` or the recipe's own section names, else the first teacher that is one."""
-    teachers = {each.name: each for each in recipe.teachers if each.model}
+    teachers = models_of(recipe.teachers)
     student = recipe.student
     named = None
     if student is not None:

@@ -37,16 +37,18 @@ from distilvec.flow.prepare import (
     open_teachers,
     require,
 )
-from distilvec.flow.score import STORAGE, QueryDocuments, open_scorer, score_one, scores_of
+from distilvec.flow.score import STORAGE, QueryDocuments, score_one, scores_of
 from distilvec.flow.settle import settle, wants_of
 from distilvec.flow.start import FOLDER
 from distilvec.flow.teach import Taught, held_precision
 from distilvec.progress import within
 from distilvec.recipe import Recipe, given
+from distilvec.scorers.load import open_scorer
 from distilvec.store import FillReport, RaggedSignal, SignalStore, fill
 from distilvec.store.layout import read_signals
 from distilvec.store.scan import part_names
-from distilvec.teachers import Teacher, TeacherReport, check_teacher
+from distilvec.teachers import Teacher
+from distilvec.teachers.describe import TeacherReport, check_teacher
 from distilvec.teachers.precision import settle_precision
 from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.training import Material, fit

@@ -325,7 +325,7 @@ def compared_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask])
         return []
     tasks = judging_tasks(recipe, corpus, named)
     texts = corpus.texts(sampled_rows(distinct_rows(corpus.keys, corpus.holdout_rows), MOST_NEIGHBOURS))
-    models = recipe.teachers and all(each.vectors is None for each in recipe.teachers)
+    models = recipe.teachers and all(each.knows_all for each in recipe.teachers)
     if tasks or not corpus.kind.neighbours or not models or len(texts) < FEWEST_HELD_OUT:
         return tasks
     logger.info("the corpus has no labels or pairs: methods are judged by the teacher's neighbours of held-out texts")

@@ -86,7 +86,7 @@ def _warn(student: SentenceTransformer, corpus: Corpus) -> None:
 def _check_truth(recipe: Recipe, tasks: Sequence[JudgingTask]) -> None:
     """Check that there is a teacher to say what is right in tasks whose truth is a teacher's own search."""
     asked = [task.name for task in tasks if task.kind == "neighbours" and getattr(task, "teacher", None) is None]
-    if not asked or (recipe.teachers and all(each.vectors is None for each in _judge_of(recipe))):
+    if not asked or (recipe.teachers and all(each.knows_all for each in _judge_of(recipe))):
         return
     what = "the teacher is a file of vectors" if recipe.teachers else "there is no teacher"
     raise DistilvecError(
@@ -107,7 +107,7 @@ def _check_stores(prepared: Prepared) -> None:
 def check_scorers(recipe: Recipe, corpus: Corpus) -> None:
     """Check, before teachers are asked (and paid), that the scorers can be.
 
-    A model is opened for a moment: its weights would lie beside the teacher's in memory while that one teaches.
+    A model is opened for a moment, off the teacher's device: its weights would lie beside the teacher's in memory.
 
     Raises:
         DistilvecError: the corpus has single texts, a scorer cannot be had, or its store is another scorer's.
@@ -115,26 +115,18 @@ def check_scorers(recipe: Recipe, corpus: Corpus) -> None:
     """
     if not recipe.scorers:
         return
-    from distilvec.flow.score import QueryDocuments
+    from distilvec.flow.score import STORAGE, QueryDocuments, without_scores
+    from distilvec.scorers.load import open_scorer
 
     pairs, stores = QueryDocuments.of(corpus), recipe.place / "stores"
-    models = any(section.model is not None for section in recipe.scorers)
     for section in recipe.scorers:
-        # One after the other, off the teacher's device.
-        from distilvec.flow.score import open_scorer
-
-        scorer = open_scorer(section.model_copy(update={"device": "cpu"}) if models else section)
+        scorer = open_scorer(section, device="cpu")
         if len(pairs) and not scorer.knows(pairs.keys).any():
-            from distilvec.flow.score import without_scores
-
             raise without_scores(section, len(pairs))
         if (stores / section.name / "store.json").exists():
-            from distilvec.flow.score import STORAGE
-
             SignalStore.create(stores / section.name, scorer.card, 1, STORAGE)
         del scorer
-        if models:
-            gc.collect()  # a model is held by what reads with it
+        gc.collect()  # a model is held by what reads with it
 
 
 def _check_negatives(recipe: Recipe, corpus: Corpus) -> None:

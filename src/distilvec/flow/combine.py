@@ -17,9 +17,9 @@ from distilvec.store import FillReport, SignalStore
 from distilvec.store.fill import distinct_positions
 from distilvec.store.layout import key_words, read_format, read_identity
 from distilvec.store.turns import alone
-from distilvec.teachers import Teacher, TeacherReport
-from distilvec.teachers.base import Capabilities
-from distilvec.teachers.cards import TeacherCard, fingerprint
+from distilvec.teachers import Capabilities, Teacher, TeacherCard
+from distilvec.teachers.cards import fingerprint
+from distilvec.teachers.describe import TeacherReport
 
 if TYPE_CHECKING:
     from distilvec.corpus import Corpus

@@ -16,8 +16,8 @@ from distilvec.modules.opening import locate
 from distilvec.recipe import AutoSection, Recipe, StudentSection
 from distilvec.recipe.defaults import DEFAULTS, Default
 from distilvec.recipe.method_section import AUTO
-from distilvec.recipe.places import at_revision
 from distilvec.students.sizes import cut_of
+from distilvec.teachers.sections import at_revision, models_of
 from distilvec.words import millions
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ def kind_of(recipe: Recipe, section: dict[str, Any]) -> str:
 
 def _student(recipe: Recipe, corpus: Corpus, chosen: list[str]) -> dict[str, Any]:
     """The student's section as a dictionary, with the sizes of a cut that names none."""
-    teacher = next((each.name for each in recipe.teachers if each.model is not None), None)
+    teacher = next(iter(models_of(recipe.teachers)), None)
     if recipe.student is None:
         kind = corpus.kind
         fresh: dict[str, Any] = {"shrink": {}} if kind.cut and teacher is not None else {kind.fresh: {}}
@@ -162,8 +162,7 @@ def _method(recipe: Recipe, section: dict[str, Any], row: Default, texts: int) -
         entries: list[dict[str, Any]] = [{"name": name}]
     else:
         entries = [dict(entry) for entry in row.method]
-        first = recipe.teachers[0]
-        if len(recipe.teachers) > 1 or first.model is None or first.name != (section.get("shrink") or {}).get("of"):
+        if len(recipe.teachers) > 1 or (section.get("shrink") or {}).get("of") not in models_of(recipe.teachers):
             # Token states and vectors as they are need the teacher it was cut out of.
             entries = [{"name": entries[0]["name"]}]
         if texts > MOST_TOKEN_STATES:

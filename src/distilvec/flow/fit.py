@@ -24,6 +24,7 @@ from distilvec.store import SignalStore
 from distilvec.students import load_student
 from distilvec.students import ship as save
 from distilvec.tasks.base import Task
+from distilvec.teachers.sections import models_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -173,9 +174,9 @@ def _documents(recipe: Recipe) -> SentenceTransformer:
     Before a document stands the model's own prompt for one, or what the recipe puts before all: its text, or a prompt
     of the model by its name. That of queries is not for documents.
     """
-    section = recipe.teachers[0]
+    section = models_of(recipe.teachers)[recipe.teachers[0].name]
     model = load_student(
-        str(section.address),
+        section.address,
         max_length=section.max_length,
         pooling=section.pooling,
         trust_remote_code=section.trust_remote_code,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from distilvec.corpus import Corpus
 from distilvec.flow.prepare import Teachers
-from distilvec.flow.score import open_scorer
 from distilvec.flow.start import start_key
 from distilvec.judging.identity import content_digest
 from distilvec.judging.tasks import JudgingTask
 from distilvec.recipe import Recipe, given
+from distilvec.scorers.load import open_scorer
 from distilvec.teachers.cards import hash_files
 
 

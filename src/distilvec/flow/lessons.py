@@ -115,7 +115,8 @@ def fill_scores(recipe: Recipe, pairs: QueryDocuments, shard: tuple[int, int] | 
     scored = []
     for section in recipe.scorers:
         with copied(recipe, section):
-            from distilvec.flow.score import open_scorer, score_one
+            from distilvec.flow.score import score_one
+            from distilvec.scorers.load import open_scorer
 
             scored.append(score_one(section, open_scorer(section), pairs, recipe.place / "stores", shard))
     return scored

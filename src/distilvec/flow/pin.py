@@ -13,7 +13,8 @@ from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.modules.opening import commit_of
 from distilvec.recipe import CorpusSection, Recipe
-from distilvec.recipe.places import at_revision, or_a_teacher
+from distilvec.recipe.places import or_a_teacher
+from distilvec.teachers.sections import ModelSource, at_revision
 
 SAVED = "recipe.yaml"
 
@@ -70,7 +71,9 @@ def _pin_data(data: CorpusSection | None, known: CorpusSection | None) -> None:
 def _pin_models(sections: Sequence[Any], kept: Sequence[Any]) -> None:
     """The same for teachers or scorers, whose places in the saved recipe are their places here."""
     for section, known in zip_longest(sections, kept[: len(sections)]):
-        _pin_model(section, section.model, None if known is None else (known.model, known.revision))
+        if isinstance(section, ModelSource):
+            before = (known.model, known.revision) if isinstance(known, ModelSource) else None
+            _pin_model(section, section.model, before)
 
 
 def _pin_model(section: Any, model: str | None, known: tuple[str | None, str | None] | None) -> None:

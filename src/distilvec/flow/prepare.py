@@ -18,7 +18,7 @@ from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DistilvecError
 from distilvec.files import locked
 from distilvec.flow.start import Start
-from distilvec.flow.teach import open_teacher, teacher_info
+from distilvec.flow.teach import teacher_info
 from distilvec.folders import claim
 from distilvec.judging.tasks import JudgingTask
 from distilvec.kinds.base import find_kind
@@ -26,8 +26,9 @@ from distilvec.methods.base import Method, Needs
 from distilvec.methods.contract import check_needs
 from distilvec.recipe import Recipe, StudentSection, given
 from distilvec.students.output import StudentInfo
-from distilvec.teachers import Teacher, TeacherInfo
+from distilvec.teachers import Reading, Teacher, TeacherInfo
 from distilvec.teachers.signals import Wanted
+from distilvec.teachers.table import open_teacher
 
 if TYPE_CHECKING:
     from distilvec.tasks.base import Task
@@ -147,8 +148,8 @@ def open_teachers(recipe: Recipe, corpus: Corpus) -> Teachers:
     """
     _check_joint(recipe)
     components = recipe.corpus.components if recipe.corpus else "largest"
-    opened = [open_teacher(section, components, corpus.modality, separator_of(recipe)) for section in recipe.teachers]
-    return teachers_of(recipe, opened)
+    reading = Reading(corpus.modality, components, separator_of(recipe))
+    return teachers_of(recipe, [open_teacher(section, reading) for section in recipe.teachers])
 
 
 def teachers_of(recipe: Recipe, opened: Sequence[Teacher]) -> Teachers:
@@ -168,7 +169,7 @@ def _check_joint(recipe: Recipe) -> None:
     if task is None or task.writes or not task.joint or corpus is None or isinstance(corpus.text, str):
         return
     for section in recipe.teachers:
-        if section.model is None and section.keys is None:
+        if not section.reads_pairs:
             raise DistilvecError(
                 f"{section.name} is given texts, and pairs are read as one item each",
                 where="task.encoding",

@@ -17,7 +17,6 @@ from distilvec.interruption import StopSignals
 from distilvec.progress import Ticker
 from distilvec.recipe import ScorerSection
 from distilvec.scorers.base import Scorer, pair_keys
-from distilvec.scorers.load import load_scorer
 from distilvec.store import FillReport, SignalStore, fill
 from distilvec.store.turns import alone
 
@@ -84,11 +83,6 @@ class QueryDocuments:
     def _joined(self, places: np.ndarray) -> list[str]:
         sides = (self.corpus.texts(rows[places]) for rows in (self.queries, self.documents))
         return [join_pair(*pair) for pair in zip(*sides, strict=True)]
-
-
-def open_scorer(section: ScorerSection) -> Scorer:
-    """The scorer of a section."""
-    return load_scorer(**section.model_dump(exclude={"revision"}) | {"model": section.address})
 
 
 def score_one(

@@ -23,10 +23,11 @@ from distilvec.kinds.base import NETWORKS
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import PoolingChoice, limit_length
 from distilvec.recipe import Recipe, StudentSection, TeacherSection, given
-from distilvec.recipe.places import at_revision, or_a_teacher
+from distilvec.recipe.places import or_a_teacher
 from distilvec.students import Seen, load_student
 from distilvec.students.ship import say_without_pooler
 from distilvec.teachers.cards import fingerprint, hash_files
+from distilvec.teachers.sections import ModelSection, at_revision, models_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -81,14 +82,13 @@ def _opened(folder: Path, trusted: bool) -> SentenceTransformer:
 
 def start_key(section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seed: int) -> str:
     """Equal for equal students: section, seed, texts that are trained on, and the content of what it is made of."""
-    named = {teacher.name: teacher for teacher in teachers if teacher.model}
-    sources = []
+    named, sources = models_of(teachers), []
     for name in _sources(section):
         teacher = named.get(name)
-        folder = Path(str(teacher.model) if teacher else name).expanduser()
+        folder = Path(teacher.model if teacher else name).expanduser()
         suffixes = (".safetensors", ".json", ".txt", ".model")
         files = [file for file in folder.rglob("*") if file.suffix in suffixes and file.is_file()]
-        called = str(teacher.address) if teacher else str(folder)
+        called = teacher.address if teacher else str(folder)
         sources.append([teacher.pooling if teacher else None, called, hash_files(folder, sorted(files))])
     made_of = section.model_dump(mode="json", exclude=_LATER)
     rows = hashlib.blake2b(np.asarray(corpus.train_rows).tobytes(), digest_size=16).hexdigest()
@@ -124,7 +124,7 @@ def _keep(student: SentenceTransformer, folder: Path) -> None:
             raise
 
 
-def teacher_model(section: TeacherSection, pooling: PoolingChoice | None = None) -> SentenceTransformer:
+def teacher_model(section: ModelSection, pooling: PoolingChoice | None = None) -> SentenceTransformer:
     """The model of a teacher, to cut students out of.
 
     Args:
@@ -140,7 +140,7 @@ def teacher_model(section: TeacherSection, pooling: PoolingChoice | None = None)
             remedy="Write the merged model into a folder (see the page on LLM2Vec), and name that.",
         )
     return load_student(
-        str(section.address), pooling=pooling or section.pooling, trust_remote_code=section.trust_remote_code
+        section.address, pooling=pooling or section.pooling, trust_remote_code=section.trust_remote_code
     )
 
 
@@ -150,9 +150,8 @@ def source_model(name: str, section: StudentSection, teachers: Sequence[TeacherS
     Raises:
         DistilvecError: there is no such model; teachers that could have been meant are named.
     """
-    named = {teacher.name: teacher for teacher in teachers if teacher.model}
-    if name in named:
-        return teacher_model(named[name], section.pooling)
+    if (teacher := models_of(teachers).get(name)) is not None:
+        return teacher_model(teacher, section.pooling)
     with or_a_teacher(name, teachers):
         return load_student(
             at_revision(name, section.revision), pooling=section.pooling, trust_remote_code=section.trust_remote_code

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from distilvec.corpus import Corpus
-from distilvec.corpus.keys import Components
 from distilvec.corpus.lazy import BLOCK, LazyTexts
 from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.evenly import evenly_spaced, sampled_rows
@@ -27,9 +26,12 @@ from distilvec.store import FillReport, SignalStore, fill
 from distilvec.store.layout import note_precision
 from distilvec.store.statistics import Statistics
 from distilvec.store.turns import alone
-from distilvec.teachers import Teacher, TeacherInfo, TeacherReport, check_teacher, load_teacher
+from distilvec.teachers import Reading, Teacher, TeacherInfo
+from distilvec.teachers.describe import TeacherReport, check_teacher
 from distilvec.teachers.precision import settle_precision
+from distilvec.teachers.sections import ModelSection
 from distilvec.teachers.signals import NOTHING, Wanted
+from distilvec.teachers.table import open_teacher
 
 if TYPE_CHECKING:
     from distilvec.judging import CachedEncoder
@@ -140,20 +142,6 @@ def teacher_info(teacher: Teacher, axes: int | None = None) -> TeacherInfo:
     )
 
 
-def open_teacher(
-    section: TeacherSection,
-    components: Components = "largest",
-    modality: str = "text",
-    separator: str | None = None,
-) -> Teacher:
-    """The teacher of a section, for items of a modality; `components` is of molecules, as in the corpus section, and
-    `separator` of a task that is to write.
-    """
-    options = section.model_dump(exclude={"storage", "live", "weight", "token_axes", "revision"})
-    options["model"] = section.address
-    return load_teacher(**options, modality=modality, components=components, separator=separator)
-
-
 def teach_one(
     section: TeacherSection,
     corpus: Corpus,
@@ -172,7 +160,7 @@ def teach_one(
     Raises:
         Interrupted: Ctrl-C or SIGTERM; the batch is finished and all that was encoded is kept.
     """
-    teacher = open_teacher(section, modality=corpus.modality) if teacher is None else teacher
+    teacher = open_teacher(section, Reading(corpus.modality)) if teacher is None else teacher
     seen, store = open_store(section, corpus, stores, teacher)
     ticker = Ticker(f"teaching with {section.name}", corpus.kind.noun)
     stored = NOTHING if section.live else wanted
@@ -202,7 +190,7 @@ def open_store(
         logger.info("%s", said)
     seen = check_teacher(teacher, texts, corpus.modality)
     store = SignalStore.create(folder, teacher.card, teacher.card.width, section.storage)
-    if section.dtype == "float32" and held not in (None, "float32"):
+    if isinstance(section, ModelSection) and section.dtype == "float32" and held not in (None, "float32"):
         raise DistilvecError(
             f"the store holds vectors that the teacher computed in {held}, and dtype asks for float32",
             where=str(folder),

@@ -14,7 +14,7 @@ from distilvec.errors import DistilvecError
 from distilvec.methods.own import path_of
 from distilvec.methods.table import available, called
 from distilvec.recipe import AutoSection, Recipe, StudentSection
-from distilvec.recipe.sections import NAME
+from distilvec.teachers.sections import NAME
 
 #: What is compared: "name", "name:key=value,key=value", a class derived from `Method`, or a dictionary with one of
 #: these as `name`, options, and perhaps a `label`.

@@ -16,7 +16,7 @@ import torch
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError
 from distilvec.modules.pipeline import item_kinds, text_routes, usable_positions
-from distilvec.teachers.text import TextTeacher
+from distilvec.teachers import load_teacher
 
 Vectors = npt.NDArray[np.float32]
 
@@ -89,8 +89,9 @@ class Reader:
     def __init__(self, model: str | Path, *, prompt: str | None = None, device: str | None = None) -> None:
         from sentence_transformers.sentence_transformer.modules import Pooling
 
-        teacher = TextTeacher(model, name=str(model), prompt=prompt, dtype="float32", device=device)
-        self._model, self._device = teacher.model, teacher.device
+        teacher = load_teacher(model=model, prompt=prompt, dtype="float32", device=device)
+        assert teacher.model is not None
+        self._model, self._device = teacher.model, teacher.model.device
         if "text" not in item_kinds(self._model):
             raise DistilvecError("it reads no texts", where=str(model), remedy="Give a model of texts.")
         self._own_prompts = list(teacher.prompts.values())

@@ -2,15 +2,12 @@
 
 from distilvec.recipe.method_section import MethodEntry, MethodSection
 from distilvec.recipe.recipe import Recipe, given
-from distilvec.recipe.score_sections import MiningSection, ScorerSection
+from distilvec.recipe.score_sections import CallScorerSection, MiningSection, ModelScorerSection, ScorerSection
 from distilvec.recipe.sections import (
-    ApiSection,
     CorpusSection,
     JudgingSection,
     OptimizerSection,
-    Section,
     SharpnessSection,
-    TeacherSection,
 )
 from distilvec.recipe.student_sections import (
     AutoSection,
@@ -25,10 +22,13 @@ from distilvec.recipe.student_sections import (
 )
 from distilvec.recipe.training_section import TrainingSection
 from distilvec.tasks.section import TaskSection
+from distilvec.teachers.sections import ApiSection, CallSection, ModelSection, TeacherSection
 
 __all__ = [
     "ApiSection",
     "AutoSection",
+    "CallScorerSection",
+    "CallSection",
     "CorpusSection",
     "FreshSection",
     "JudgingSection",
@@ -36,12 +36,13 @@ __all__ = [
     "MethodEntry",
     "MethodSection",
     "MiningSection",
+    "ModelScorerSection",
+    "ModelSection",
     "MoleculeSection",
     "OptimizerSection",
     "Recipe",
     "ResnetSection",
     "ScorerSection",
-    "Section",
     "SharpnessSection",
     "ShrinkSection",
     "StaticSection",

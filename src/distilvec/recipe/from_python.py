@@ -26,8 +26,8 @@ from distilvec.folders import claim, reserve
 from distilvec.kinds.base import Kind, find_kind
 from distilvec.recipe.places import TASK_FILES, find_files
 from distilvec.recipe.recipe import Recipe
-from distilvec.recipe.sections import NAME
 from distilvec.system_errors import REMEDIES, number_of, system_problem
+from distilvec.teachers.sections import NAME
 
 GIVEN = "given"
 

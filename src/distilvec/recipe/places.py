@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from distilvec.corpus.readers import table_and_column
 from distilvec.corpus.tables import are_files
 from distilvec.errors import DistilvecError
 from distilvec.files import home
+from distilvec.teachers.sections import TeacherSection, models_of
+from distilvec.teachers.table import sections
 
 TASK_FILES = ("train", "validation", "test", "queries", "corpus", "qrels", "teacher")
 
@@ -21,17 +23,12 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-class _Named(Protocol):
-    name: str
-    model: str | None
-
-
 @contextmanager
-def or_a_teacher(name: str, teachers: Iterable[_Named]) -> Iterator[None]:
+def or_a_teacher(name: str, teachers: Iterable[TeacherSection]) -> Iterator[None]:
     """While the block opens what a student is made of: an error about a name that is nobody's says which teachers the
     recipe has, because one of them may have been meant.
     """
-    names = sorted(each.name for each in teachers if each.model)
+    names = sorted(models_of(teachers))
     try:
         yield
     except DistilvecError as error:
@@ -40,11 +37,6 @@ def or_a_teacher(name: str, teachers: Iterable[_Named]) -> Iterator[None]:
         known = f"Teachers of this recipe: {', '.join(names)}."
         remedy = known if error.remedy is None else f"{error.remedy} {known}"
         raise type(error)(error.what, where=error.where, remedy=remedy) from error
-
-
-def at_revision(model: str, revision: str | None) -> str:
-    """A hub id with the revision behind it, as everything that opens models takes it; without one, as it is."""
-    return model if revision is None else f"{model}@{revision}"
 
 
 def find_files(data: dict[str, Any], folder: Path) -> None:
@@ -64,7 +56,7 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
         column = f":{column}" if column else ""
         return next((f"{p.absolute()}{column}" for p in (folder / name, Path(name)) if os.path.exists(p)), value)
 
-    def replace(section: Any, keys: tuple[str, ...]) -> None:
+    def replace(section: Any, keys: Sequence[str]) -> None:
         if isinstance(section, dict):
             section.update({key: found(section[key]) for key in keys if key in section})
 
@@ -73,7 +65,7 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
 
     replace(data.get("corpus"), ("path",))
     for teacher in listed(data.get("teachers")):
-        replace(teacher, ("model", "vectors", "texts", "keys"))
+        replace(teacher, [key for kind in sections().values() for key in kind.paths])
         if isinstance(teacher, dict) and isinstance(teacher.get("adapters"), list):
             teacher["adapters"] = [found(each) for each in teacher["adapters"]]
     for scorer in listed(data.get("scorers")):

@@ -18,13 +18,12 @@ from distilvec.files import home, read_small
 from distilvec.kinds.base import Kind, find_kind
 from distilvec.recipe.method_section import MethodEntry, MethodSection
 from distilvec.recipe.places import find_files, is_url
-from distilvec.recipe.score_sections import MiningSection, ScorerSection
+from distilvec.recipe.score_sections import AnyScorer, MiningSection
 from distilvec.recipe.sections import (
+    AnyTeacher,
     CorpusSection,
     JudgingSection,
     OptimizerSection,
-    Section,
-    TeacherSection,
     given,
 )
 from distilvec.recipe.student_sections import (
@@ -33,7 +32,8 @@ from distilvec.recipe.student_sections import (
 from distilvec.recipe.training_section import TrainingSection, check_together
 from distilvec.tasks.fitting import check_writing
 from distilvec.tasks.section import TaskSection
-from distilvec.validation import refusal
+from distilvec.teachers.sections import models_of
+from distilvec.validation import Section, refusal
 
 __all__ = ["Recipe", "given"]
 
@@ -45,13 +45,13 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
     """
 
     corpus: CorpusSection | None = None
-    teachers: list[TeacherSection] = Field(default_factory=list)
+    teachers: list[AnyTeacher] = Field(default_factory=list)
     combine: Literal["separate", "concatenate", "average"] = Field(
         "separate",
         description="several teachers: each with terms and heads of its own, or as one whose vectors are theirs "
         "side by side, or averaged",
     )
-    scorers: list[ScorerSection] = Field(
+    scorers: list[AnyScorer] = Field(
         default_factory=list,
         description="what says a number for a query and a document, for methods that learn from scores; of several the "
         "mean of their standardised scores",
@@ -262,7 +262,8 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         """Refuse a router whose side of the documents could not be saved."""
         if self.student is None or not self.student.router:
             return
-        if len(self.teachers) == 1 and self.teachers[0].model is not None and self.teachers[0].causal is not False:
+        models = list(models_of(self.teachers).values())
+        if len(self.teachers) == 1 and models and models[0].causal is not False:
             return
         line = lines.get(("student", "router"), lines.get(("student",)))
         raise DistilvecError(
@@ -316,7 +317,7 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             if content[section] and not content[section][key]:
                 del content[section][key]
         for teacher in content["teachers"]:
-            if teacher["token_budget"] is None:
+            if teacher.get("token_budget", "") is None:
                 del teacher["token_budget"]
         return plain_yaml.write(content)
 

@@ -3,52 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, field_serializer, field_validator, model_validator
+from pydantic import Field, field_serializer, field_validator
 
-from distilvec.recipe.places import at_revision
-from distilvec.recipe.sections import NAME, CorpusSection, Section, name_of_function
+from distilvec.recipe.sections import CorpusSection
+from distilvec.teachers.sections import NAME, Asked, ModelSource, Place, name_of_function
+from distilvec.validation import Section, union_of
 
 
 class ScorerSection(Section):
-    """What judges a query and a document: a model that reads both, a function, or scores made elsewhere."""
+    """Keys of every kind of scorer, which judges a query and a document."""
 
     name: str = Field("scorer", pattern=NAME.pattern)
-    model: str | None = Field(
-        None, description="folder or hub id of a cross-encoder, or of what `distilvec finetune` made on pairs"
+
+
+class ModelScorerSection(ModelSource, ScorerSection):
+    """A model that reads query and document together."""
+
+    model: Place = Field(
+        description="folder or hub id of a cross-encoder, or of what `distilvec finetune` made on pairs"
     )
-    revision: str | None = Field(
-        None, description="of a hub id: commit, branch or tag; the saved recipe names the commit that was read"
-    )
-    call: str | Callable[[list[tuple[str, str]]], Any] | None = Field(
-        None, description="module:function from a list of (query, document) to as many numbers"
-    )
-    scores: str | None = Field(None, description="table with the columns query, document and score")
     label: str | None = Field(
         None, description="of a model with classes: the class whose log-odds are the score; null = the last of two"
     )
-    max_length: int | None = Field(None, gt=0, description="of a model: tokens of a pair; null = its own")
-    batch_size: int = Field(64, gt=0, description="pairs per forward pass or call")
-    rate_limit: float | None = Field(None, gt=0, description="of a function: calls per second")
-    trust_remote_code: bool = False
+    max_length: int | None = Field(None, gt=0, description="tokens of a pair; null = the model's own")
+    batch_size: int = Field(64, gt=0, description="pairs per forward pass")
 
-    @model_validator(mode="after")
-    def _one_source(self) -> ScorerSection:
-        if sum(source is not None for source in (self.model, self.call, self.scores)) != 1:
-            raise ValueError("give exactly one of model, call and scores")
-        if self.revision is not None and self.model is None:
-            raise ValueError("revision is of a model of the hub")
-        return self
 
-    @property
-    def address(self) -> str | None:
-        """The model with its revision, as whatever opens models takes it."""
-        return None if self.model is None else at_revision(self.model, self.revision)
+class CallScorerSection(Asked, ScorerSection):
+    """A function; it may ask a paid service."""
+
+    call: str | Callable[[list[tuple[str, str]]], Any] = Field(
+        description="module:function from a list of (query, document) to as many numbers"
+    )
 
     @field_serializer("call", when_used="json")
     def _name_the_function(self, call: Any) -> str | None:
         return name_of_function(call)
+
+
+class TableScorerSection(ScorerSection):
+    """Scores that were made elsewhere."""
+
+    scores: Place = Field(description="table with the columns query, document and score")
+
+
+#: The key that names a kind of scorer in a recipe -> its section; `scorers.load` opens it.
+SCORERS: dict[str, type[ScorerSection]] = {
+    "model": ModelScorerSection,
+    "call": CallScorerSection,
+    "scores": TableScorerSection,
+}
+if TYPE_CHECKING:
+    AnyScorer = ScorerSection
+else:
+    AnyScorer = union_of(SCORERS)
 
 
 class MiningSection(Section):

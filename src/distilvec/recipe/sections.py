@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from distilvec.corpus.tables import is_dataset, is_table
 from distilvec.errors import DistilvecError
 from distilvec.kinds.base import find_kind
-from distilvec.modules.pipeline import PoolingChoice
-from distilvec.recipe.places import at_revision
-
-#: Of a teacher: it becomes the name of a folder.
-NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-
+from distilvec.teachers.sections import TeacherSection
+from distilvec.teachers.table import sections
+from distilvec.validation import Section, union_of
 
 T = TypeVar("T")
 
@@ -32,10 +27,6 @@ def given(section: T | None, key: str) -> T:
     if section is None:
         raise DistilvecError("this key is missing", where=key, remedy="Add it to the recipe.")
     return section
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class CorpusSection(Section):
@@ -98,121 +89,10 @@ class CorpusSection(Section):
         return modality
 
 
-class ApiSection(Section):
-    """A service that answers as OpenAI's /embeddings does: hosted ones, TEI, infinity, vLLM, Ollama."""
-
-    url: str = Field(description="of the service, such as http://localhost:8080/v1")
-    model: str = Field(description="the service's name of the model")
-    key_env: str | None = Field(None, description="environment variable with the key; null = no key is sent")
-    dimensions: int | None = Field(None, gt=0, description="asked for; null = the model's own")
-    extra: dict[str, Any] = Field(default_factory=dict, description="further fields of every request")
-    encoding: Literal["float", "base64"] | None = Field(
-        None, description="of the numbers in the answer; base64 is a quarter as long, where the service knows it"
-    )
-    concurrency: int = Field(4, gt=0, le=256, description="requests under way at once")
-    tokens_per_request: int | None = Field(None, gt=0, description="at most, by estimate; batch_size bounds it too")
-    tokens_per_minute: float | None = Field(None, gt=0, description="limit; teachers.rate_limit is that of requests")
-    timeout: float = Field(
-        60.0,
-        gt=0,
-        le=3600,
-        description="seconds for which the service may say nothing; a whole answer may take five times as long",
-    )
-    attempts: int = Field(8, gt=0, le=100, description="how often a request is tried")
-    price: float | None = Field(None, ge=0, description="of a million tokens, for --dry-run")
-
-
-class TeacherSection(Section):
-    """One frozen teacher: a model, a callable, a service, or vectors from elsewhere."""
-
-    name: str = Field("teacher", pattern=NAME.pattern)
-    model: str | None = Field(None, description="sentence-transformers or transformers folder or hub id")
-    revision: str | None = Field(
-        None, description="of a hub id: commit, branch or tag; the saved recipe names the commit that was read"
-    )
-    call: str | Callable[[list[str]], Any] | None = Field(
-        None, description="module:function from a list of texts to vectors; from Python also the function itself"
-    )
-    api: ApiSection | None = Field(None, description="a service that answers as OpenAI's /embeddings does")
-    vectors: str | None = Field(
-        None, description=".npy or .npz file, or a table with a column of vectors (.parquet, .jsonl, .csv, .tsv ...)"
-    )
-    texts: str | None = Field(None, description="texts of the vectors, one per row")
-    prompt: str | None = Field(None, description="put before every text; null = the teacher's own default")
-    max_length: int | None = Field(None, gt=0)
-    pooling: PoolingChoice | None = Field(
-        None, description="of a transformers folder that says nothing about it; null = mean, or last if it is causal"
-    )
-    adapters: list[str] = Field(
-        default_factory=list,
-        description="folders or hub ids of LoRA adapters, added to the model's weights in this order (LLM2Vec)",
-    )
-    causal: Literal[False] | None = Field(
-        None, description="false: read without the causal mask, padded on the left (LLM2Vec); null = as it is"
-    )
-    trust_remote_code: bool = False
-    batch_size: int = Field(64, gt=0, description="texts per call of a function or request to a service")
-    rate_limit: float | None = Field(None, gt=0, description="calls or requests per second")
-    dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
-        None,
-        description="computation of a model, whose weights stay in the precision of its files; null = "
-        "bfloat16 where the device is faster in it and a probe finds the same vectors, else float32",
-    )
-    token_budget: int | None = Field(
-        None, gt=0, description="padded tokens that a model reads at once: fewer take less memory; null = by the device"
-    )
-    keys: str | None = Field(None, description="content keys of the vectors instead of texts: .npy, uint8 [n, 16]")
-    storage: Literal["float16", "float32", "int8"] = Field("float16", description="how the store keeps its vectors")
-    weight: float = Field(1.0, gt=0, description="how much it counts beside the other teachers")
-    token_axes: int | None = Field(
-        None,
-        gt=0,
-        description="keep token states on so many principal axes in the store, which then is smaller; null = whole",
-    )
-    live: bool = Field(
-        False, description="token states, attention and logits come from the teacher while training, not from the store"
-    )
-
-    @model_validator(mode="after")
-    def _one_source(self) -> TeacherSection:
-        if sum(source is not None for source in (self.model, self.call, self.api, self.vectors)) != 1:
-            raise ValueError("give exactly one of model, call, api and vectors")
-        if (self.model or "").endswith((".npy", ".npz")):
-            raise ValueError(
-                f'vectors alone do not say whose they are: give {{"vectors": "{self.model}", "texts": ...}}'
-            )
-        if self.live and self.model is None:
-            raise ValueError("live is about a model's token states; leave it out, and every text is asked for once")
-        if self.live and self.token_axes:
-            raise ValueError("token_axes is about the store, which a live teacher's token states never see")
-        if self.name == "student":
-            raise ValueError('"student" is what the report calls the student; give the teacher another name')
-        return self
-
-    @property
-    def address(self) -> str | None:
-        """The model with its revision, as whatever opens models takes it."""
-        return None if self.model is None else at_revision(self.model, self.revision)
-
-    @field_serializer("call", when_used="json")
-    def _name_the_function(self, call: str | Callable[[list[str]], Any] | None) -> str | None:
-        return name_of_function(call)
-
-
-def name_of_function(call: Any) -> str | None:
-    """A saved recipe names a function as module:function; it runs again where that can be imported.
-
-    An object and a method of one have no such name: theirs, as that of a lambda or of a function within another, has
-    "<" in it, and is refused when the recipe is run again.
-    """
-    if call is None or isinstance(call, str):
-        return call
-    if not hasattr(call, "__qualname__"):
-        return f"{type(call).__module__}:{type(call).__qualname__}.<object>"
-    owner = getattr(call, "__self__", None)
-    if owner is None or isinstance(owner, type | ModuleType):
-        return f"{call.__module__}:{call.__qualname__}"
-    return f"{type(owner).__module__}:{type(owner).__qualname__}.<object>.{call.__name__}"
+if TYPE_CHECKING:
+    AnyTeacher = TeacherSection
+else:
+    AnyTeacher = union_of(sections())
 
 
 class SharpnessSection(Section):

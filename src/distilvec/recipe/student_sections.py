@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from distilvec.modules.pipeline import PoolingChoice
-from distilvec.recipe.sections import Section
+from distilvec.validation import Section
 from distilvec.words import amount
 
 

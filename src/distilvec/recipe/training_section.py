@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from distilvec.errors import DistilvecError, nearest
-from distilvec.recipe.sections import MOST_SEEDS, OptimizerSection, Section, given
+from distilvec.recipe.sections import MOST_SEEDS, OptimizerSection, given
+from distilvec.validation import Section
 
 #: More is a slip of the hand: a year of ten steps a second is a third of it.
 MOST_STEPS = 1_000_000_000

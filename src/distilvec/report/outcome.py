@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from distilvec.recipe import Recipe
     from distilvec.scorers.base import Scorer
     from distilvec.store import FillReport, SignalStore
-    from distilvec.teachers import Teacher, TeacherReport
+    from distilvec.teachers import Teacher
+    from distilvec.teachers.describe import TeacherReport
     from distilvec.teachers.signals import Wanted
     from distilvec.training import Fitted
 

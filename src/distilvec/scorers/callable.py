@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from distilvec.corpus.keys import join_pair
 from distilvec.errors import DataError
+from distilvec.recipe import CallScorerSection
 from distilvec.scorers.base import Scorer, parted
 from distilvec.teachers.callable import CallTeacher
 
@@ -19,12 +19,6 @@ class CallScorer(CallTeacher, Scorer):
 
     Patience and rate limit are those of `CallTeacher`.
 
-    Args:
-        call: the function, or "module:function".
-        name: in messages.
-        batch_size: pairs per call.
-        rate_limit: calls per second, None = no limit.
-
     Raises:
         DistilvecError, EnvironmentProblem: as `CallTeacher`.
         DataError: it does not give one number per pair.
@@ -33,16 +27,14 @@ class CallScorer(CallTeacher, Scorer):
     _knows_all = False  # a log of clicks has nothing to say of pairs that nobody saw
     _given = "one list of pairs, (query, document)"
 
-    def __init__(
-        self,
-        call: str | Callable[[list[tuple[str, str]]], Any],
-        *,
-        name: str = "scorer",
-        batch_size: int = 64,
-        rate_limit: float | None = None,
-    ) -> None:
-        probe = join_pair("a query", "a document")
-        super().__init__(call, name=name, batch_size=batch_size, rate_limit=rate_limit, probe=probe)  # type: ignore[arg-type]
+    def __init__(self, section: CallScorerSection) -> None:
+        super().__init__(
+            section.call,  # type: ignore[arg-type]
+            name=section.name,
+            batch_size=section.batch_size,
+            rate_limit=section.rate_limit,
+            probe=join_pair("a query", "a document"),
+        )
         self.card = replace(self.card, kind="scorer", normalized=None)
 
     def _patiently(self, texts: list[str]) -> Any:

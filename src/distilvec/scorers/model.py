@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from distilvec.modules.opening import inner_folders, locate
 from distilvec.modules.pipeline import set_length, usable_positions
 from distilvec.modules.promised_tokens import tokens_put
 from distilvec.modules.task_head import has_head
+from distilvec.recipe import ModelScorerSection
 from distilvec.scorers.base import Scorer
 from distilvec.tasks.predictor import Predictor
 from distilvec.teachers.base import Capabilities
@@ -30,18 +31,6 @@ class ModelScorer(Scorer):
 
     One number is the model's logit. Of two classes it is the log-odds of the second, of more that of `label`.
 
-    Args:
-        model: folder or hub id.
-        name: in messages.
-        label: class whose log-odds are the score.
-        max_length: tokens per pair, default the model's own.
-        batch_size: pairs per forward pass.
-        device: default is the best there is.
-        trust_remote_code: whether code that comes with the model may run.
-
-    Attributes:
-        card: who it is.
-
     Raises:
         DistilvecError: no such model, one that is not safe to open, that reads single texts, or of several classes
             without a `label` that it has.
@@ -51,68 +40,64 @@ class ModelScorer(Scorer):
 
     can = Capabilities(local=True)
 
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        name: str = "scorer",
-        label: str | None = None,
-        max_length: int | None = None,
-        batch_size: int = 64,
-        device: str | None = None,
-        trust_remote_code: bool = False,
-    ) -> None:
-        folder = locate(model, trust_remote_code)
-        self._name = name
-        self._model: Any
-        if has_head(folder):
-            self._model = Predictor.load(folder, device=device, trust_remote_code=trust_remote_code)
-            self._model.batch_size = batch_size
-            if self._model.head.encoding == "single":
-                raise DistilvecError(
-                    "this model answers about single texts, and a scorer reads a query and a document",
-                    where=name,
-                    remedy="Fine-tune one on pairs: distilvec finetune --task pairs.",
-                )
-            if max_length is not None:
-                set_length(self._model.model, max_length, name)
-            labels, read = self._model.labels, self._model.logits
-            parameters = sum(each.numel() for each in self._model.model.parameters())
-        else:
-            self._model = open_cross_encoder(
-                folder, name=str(model), device=device, max_length=max_length, trust_remote_code=trust_remote_code
-            )
-            limit = usable_positions(self._model)
-            if max_length is not None and limit is not None and max_length > limit:
-                raise DistilvecError(
-                    f"max_length is {max_length}, and the positions of {model} allow {limit}",
-                    where=name,
-                    remedy="Choose a length within that range.",
-                )
-            # Not the configuration's number: that of a language model, which says yes or no, means nothing.
-            count, names = self._model.num_labels, self._model.config.id2label
-            labels = [str(names[number]) for number in range(count)] if count > 1 else None
-            parameters = sum(each.numel() for each in self._model.parameters())
-
-            def read(pairs: list[Any]) -> np.ndarray:
-                return self._model.predict(pairs, batch_size=batch_size, show_progress_bar=False)
-
-        self._read = read
-        self._column = _column(labels, label, name)
+    def __init__(self, section: ModelScorerSection, device: str | None = None) -> None:
+        folder = locate(section.address, section.trust_remote_code)
+        self._name, self._batch_size = section.name, section.batch_size
+        self._read: Callable[[list[Any]], np.ndarray]
+        self._model, labels = (self._finetuned if has_head(folder) else self._cross_encoder)(folder, section, device)
+        self._column = _column(labels, section.label, section.name)
         described = describe_folder(folder, inner_folders(folder))
         head = hash_files(folder, [file for file in (folder / "task").glob("*") if file.is_file()])
-        read_by = self._model.model if has_head(folder) else self._model
-        length = getattr(read_by, "max_seq_length", None)
+        length = getattr(self._model, "max_seq_length", None)
         self.card = TeacherCard(
-            name=name,
+            name=section.name,
             kind="scorer",
-            source=str(model),
-            fingerprint=fingerprint(described, head, self._column, length, *tokens_put(read_by)),
+            source=section.address,
+            fingerprint=fingerprint(described, head, self._column, length, *tokens_put(self._model)),
             width=1,
             max_length=length if isinstance(length, int) else None,
             licence=licence_of(folder),
-            parameters=parameters,
+            parameters=sum(each.numel() for each in self._model.parameters()),
         )
+
+    def _finetuned(self, folder: Path, section: ModelScorerSection, device: str | None) -> tuple[Any, list[str] | None]:
+        """Open a model of our own; the network that reads, and its classes."""
+        model = Predictor.load(folder, device=device, trust_remote_code=section.trust_remote_code)
+        model.batch_size = self._batch_size
+        if model.head.encoding == "single":
+            raise DistilvecError(
+                "this model answers about single texts, and a scorer reads a query and a document",
+                where=section.name,
+                remedy="Fine-tune one on pairs: distilvec finetune --task pairs.",
+            )
+        if section.max_length is not None:
+            set_length(model.model, section.max_length, section.name)
+        self._read = model.logits
+        return model.model, model.labels
+
+    def _cross_encoder(
+        self, folder: Path, section: ModelScorerSection, device: str | None
+    ) -> tuple[Any, list[str] | None]:
+        """Open a cross-encoder; itself, and its classes."""
+        name, longest = section.address, section.max_length
+        model: Any = open_cross_encoder(
+            folder, name=name, device=device, max_length=longest, trust_remote_code=section.trust_remote_code
+        )
+        limit = usable_positions(model)
+        if longest is not None and limit is not None and longest > limit:
+            raise DistilvecError(
+                f"max_length is {longest}, and the positions of {name} allow {limit}",
+                where=section.name,
+                remedy="Choose a length within that range.",
+            )
+
+        def read(pairs: list[Any]) -> np.ndarray:
+            return model.predict(pairs, batch_size=self._batch_size, show_progress_bar=False)
+
+        self._read = read
+        # Not the configuration's number: that of a language model, which says yes or no, means nothing.
+        count, names = model.num_labels, model.config.id2label
+        return model, [str(names[number]) for number in range(count)] if count > 1 else None
 
     def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """Joint texts -> pairs (positions int64 [b], float32 [b, 1]), in their order."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from distilvec.store.files import disk_problems
 from distilvec.store.layout import read_signals
 
 if TYPE_CHECKING:
+    from distilvec.teachers.base import Teacher
     from distilvec.teachers.signals import Wanted
 
 #: Texts that the axes are fitted to, evenly spaced over those that are taught.
@@ -57,7 +58,7 @@ def axes_of(folder: Path) -> dict[int, TokenAxes]:
     return {int(file.stem.removeprefix("axes-tokens-")): _read(file) for file in files}
 
 
-def settle_axes(folder: Path, teacher: Any, texts: Sequence[str], wanted: Wanted) -> dict[int, TokenAxes]:
+def settle_axes(folder: Path, teacher: Teacher, texts: Sequence[str], wanted: Wanted) -> dict[int, TokenAxes]:
     """The axes of the wanted layers: those of the store, or where it has none fitted to a part of the texts.
 
     Writers that begin at the same time agree on the first file that is there.
@@ -71,6 +72,7 @@ def settle_axes(folder: Path, teacher: Any, texts: Sequence[str], wanted: Wanted
     """
     if wanted.axes is None:
         return {}
+    assert teacher.hidden is not None  # `refuse` has been asked
     if wanted.axes >= teacher.hidden:
         raise DistilvecError(
             f"{wanted.axes} axes were asked for, and the teacher's token states have {teacher.hidden} numbers",
@@ -125,9 +127,9 @@ class _Moments:
         return TokenAxes(vectors.float().numpy(), min(max(kept, 0.0), 1.0), texts)
 
 
-def _fit(teacher: Any, texts: Sequence[str], layers: Sequence[int], wanted: Wanted) -> dict[int, TokenAxes]:
+def _fit(teacher: Teacher, texts: Sequence[str], layers: Sequence[int], wanted: Wanted) -> dict[int, TokenAxes]:
     """Axes of the states of real tokens."""
-    assert wanted.axes is not None
+    assert wanted.axes is not None and teacher.hidden is not None
     rows = evenly_spaced(len(texts), FITTED_TO)
     moments = {layer: _Moments(teacher.hidden) for layer in layers}
     for _, seen in teacher.observe(take(texts, rows), wanted):

@@ -21,6 +21,7 @@ from distilvec.store.writer import StoreWriter
 from distilvec.teachers.signals import CANDIDATES, NEXT
 
 if TYPE_CHECKING:
+    from distilvec.teachers.base import Teacher
     from distilvec.teachers.signals import TeacherSignals, Wanted
 
 _CHUNK = 2048
@@ -28,14 +29,16 @@ _CHUNK = 2048
 IDS_WIDTH = 2
 
 
-def open_signals(store: SignalStore, teacher: Any, wanted: Wanted) -> dict[str, RaggedSignal]:
+def open_signals(store: SignalStore, teacher: Teacher, wanted: Wanted) -> dict[str, RaggedSignal]:
     """The wanted signals of a store, entered where they are new."""
     layouts = dict.fromkeys(wanted.signals, (1, "float16"))
     for layer in wanted.tokens:
+        assert teacher.hidden is not None  # `refuse` has been asked
         layouts[f"tokens-{layer}"] = (wanted.axes or teacher.hidden, "float16")
     if "tokenids" in layouts:
         layouts["tokenids"] = (IDS_WIDTH, "int32")
     if wanted.next:
+        assert teacher.pieces is not None
         kept = min(CANDIDATES, len(teacher.pieces.content))
         layouts |= {NEXT[0]: (kept + 1, "float16"), NEXT[1]: (kept, "int32")}
     if wanted.logits:
@@ -62,7 +65,7 @@ class SignalFilling:
     """
 
     def __init__(
-        self, store: SignalStore, teacher: Any, texts: Sequence[str], keys: np.ndarray, wanted: Wanted
+        self, store: SignalStore, teacher: Teacher, texts: Sequence[str], keys: np.ndarray, wanted: Wanted
     ) -> None:
         teacher.refuse(wanted)
         self._axes = settle_axes(store.path, teacher, texts, wanted)
@@ -111,7 +114,7 @@ class SignalFilling:
                 each.flush()
 
 
-def _keep_vocabulary(store: SignalStore, teacher: Any, wanted: Wanted) -> None:
+def _keep_vocabulary(store: SignalStore, teacher: Teacher, wanted: Wanted) -> None:
     """Token strings by id, so that a store can be aligned with a student when its teacher is gone."""
     if "tokenids" in wanted.signals and not (store.path / VOCABULARY).exists():
         write_vocabulary(store.path, {"tokens": teacher.vocabulary})

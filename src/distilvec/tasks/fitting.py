@@ -26,7 +26,7 @@ def check_writing(recipe: Any) -> None:
     if recipe.judging.compression:
         raise ValueError(f"judging.compression: not for {task}")
     for teacher in recipe.teachers:
-        if teacher.model is None:
+        if not teacher.has_tokens:
             raise ValueError(f"teachers: a teacher of {task} is a causal language model: give its model")
 
 

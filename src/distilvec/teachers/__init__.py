@@ -1,35 +1,12 @@
-"""Frozen embedders that the student learns from: models, services, and vectors from elsewhere."""
+"""Frozen embedders that the student learns from: models, services, and vectors from elsewhere.
 
-from typing import TYPE_CHECKING
+Nothing here takes torch: a recipe looks at the sections of teachers before one is opened.
+"""
 
-from distilvec.late import exports
-from distilvec.teachers.describe import Example, TeacherReport, check_teacher, describe
+from distilvec.teachers.base import Capabilities, Teacher
+from distilvec.teachers.cards import TeacherCard
+from distilvec.teachers.sections import Reading
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
+from distilvec.teachers.table import load_teacher
 
-if TYPE_CHECKING:
-    from distilvec.teachers.base import Teacher
-    from distilvec.teachers.callable import CallTeacher
-    from distilvec.teachers.cards import TeacherCard
-    from distilvec.teachers.invariance import InvarianceReport, batch_invariance
-    from distilvec.teachers.load import load_teacher
-    from distilvec.teachers.signals import TeacherInfo, TeacherSignals
-    from distilvec.teachers.text import TextTeacher
-    from distilvec.teachers.vectors import VectorsTeacher
-
-__all__ = [
-    "CallTeacher",
-    "Example",
-    "InvarianceReport",
-    "Teacher",
-    "TeacherCard",
-    "TeacherInfo",
-    "TeacherReport",
-    "TeacherSignals",
-    "TextTeacher",
-    "VectorsTeacher",
-    "batch_invariance",
-    "check_teacher",
-    "describe",
-    "load_teacher",
-]
-
-__getattr__ = exports(__name__)
+__all__ = ["Capabilities", "Reading", "Teacher", "TeacherCard", "TeacherInfo", "TeacherSignals", "load_teacher"]

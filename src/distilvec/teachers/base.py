@@ -1,4 +1,4 @@
-"""What every teacher is and can do, whatever it is made of."""
+"""The class of all teachers, and what one can do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 
 from distilvec.errors import DistilvecError
 from distilvec.teachers.cards import TeacherCard
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Where a teacher's vectors come from, and how it is asked.
+    """The source of a teacher's vectors, and how to ask for them.
 
     Attributes:
         local: weights on this machine compute them, so that its speed can be measured and an item costs nothing.
@@ -44,7 +43,7 @@ class Capabilities:
 
 
 class Cost(NamedTuple):
-    """What a paid teacher will ask for, by estimate.
+    """An estimate of what a paid teacher will ask for.
 
     Attributes:
         price: of a million tokens, None = unknown.
@@ -117,11 +116,11 @@ class Teacher:
         return self.encode(texts)
 
     def rendered(self, text: str) -> tuple[str, int]:
-        """What it is given of a text, and how many tokens that is; 0 where they cannot be counted."""
+        """Show what it reads of a text, and count its tokens; 0 if they cannot be counted."""
         return self.prompt + text, 0
 
     def _nothing(self) -> tuple[np.ndarray, np.ndarray]:
-        """The pair that `stream` gives where it was told to stop."""
+        """The pair that `stream` gives while it has to stop."""
         return np.zeros(0, np.int64), np.zeros((0, self.card.width), np.float32)
 
     # sides
@@ -186,6 +185,8 @@ class Teacher:
         Raises:
             DistilvecError: it cannot give what is wanted.
         """
+        import torch
+
         self.refuse(wanted)
         vectors = torch.from_numpy(self.encode(texts))
         present = torch.from_numpy(self.has(texts))
@@ -199,6 +200,8 @@ class Teacher:
         Raises:
             DistilvecError: it cannot give what is wanted.
         """
+        import torch
+
         self.refuse(wanted)
         for rows, vectors in self.stream(texts):
             yield rows, TeacherSignals(torch.ones(len(rows), dtype=torch.bool), torch.from_numpy(vectors))
@@ -245,7 +248,7 @@ class Teacher:
         """Leave a device's memory to others until it is asked again."""
 
     def cost(self, texts: Sequence[str], items: int) -> Cost | None:
-        """What it would ask for `items` texts like these, by estimate; None where that is not known."""
+        """Estimate what it would ask for `items` texts like these; None if that is not known."""
         return None
 
     def kept(self, rows: int) -> None:
@@ -253,9 +256,9 @@ class Teacher:
 
     @contextmanager
     def keeping(self, folder: Path) -> Iterator[Callable[[Iterable[str]], None]]:
-        """While the block fills a store: paid answers are kept in `folder` as they come, until the store has them.
+        """While the block fills a store, keep paid answers in `folder` until the store has them.
 
-        Gives what is to be called once the store has all that was given out; its argument are the texts of which the
-        store has an answer, this one's or another's.
+        Yields a function to call once the store has all that `stream` gave, with the texts of which the store has an
+        answer, this process's or another's.
         """
         yield lambda texts: None

@@ -10,6 +10,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, near
 from distilvec.teachers.base import Capabilities, Teacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 from distilvec.teachers.carried import carried, compiled, source_of
+from distilvec.teachers.sections import CallSection, Reading
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +29,24 @@ _MISTAKES = (TypeError, NameError, AttributeError, ImportError, NotImplementedEr
 _LONGEST_WAIT = 60.0
 #: Seconds between two looks at whether to stop.
 _PAUSE = 0.5
+
+
+#: What a function is called with to learn its width: a text, a grey image of 8 x 8 pixels, ethanol.
+PROBES = {
+    "text": "A probe.",
+    "image": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAAAA"
+    "ADhZOFXAAAADklEQVR4nGNogAIGyhgAgIQgAQ2AJGEAAAAASUVORK5CYII=",
+    "molecule": "CCO",
+}
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How often a call is tried, by which clock, and how the time between is spent."""
+
+    attempts: int = 6
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
 
 class _StoppedError(Exception):
@@ -39,7 +59,7 @@ class CallTeacher(Teacher):
     Where it has nothing for a text, the function gives None, or a row of nothing but NaN.
 
     One call is under way at a time. A call that raises is repeated after 1, 2, 4 ... seconds (at most 60), up to
-    `attempts` times in all, and every attempt counts for the rate limit.
+    six times in all, and every attempt counts for the rate limit.
 
     Its fingerprint covers the function's name and source text, the prompt, the width, and what a Python value carries
     along (see `carried`); what a service changes on its side cannot be seen. A function with an attribute
@@ -63,10 +83,8 @@ class CallTeacher(Teacher):
         prompt: str | None = None,
         batch_size: int = 64,
         rate_limit: float | None = None,
-        attempts: int = 6,
-        probe: str = "A probe.",
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        probe: str = PROBES["text"],
+        patience: Patience | None = None,
     ) -> None:
         """Find the function and call it once with a short text, to learn its width.
 
@@ -74,26 +92,19 @@ class CallTeacher(Teacher):
             call: the function, or "module:function". Modules of the working directory are found.
             batch_size: texts per call.
             rate_limit: calls per second, None = no limit.
-            attempts: how often a call is tried.
             probe: the item of the first call.
-            clock, sleep: seconds, and how to wait for them.
+            patience: with a function that fails.
 
         Raises:
-            DistilvecError: there is no such function, it has a mistake, or an argument is not positive.
+            DistilvecError: there is no such function, or it has a mistake.
             EnvironmentProblem: every attempt failed.
             DataError: it does not give [n, D] finite numbers.
         """
-        if batch_size < 1 or attempts < 1 or (rate_limit is not None and rate_limit <= 0):
-            raise DistilvecError(
-                f"batch_size ({batch_size}), attempts ({attempts}) and rate_limit ({rate_limit}) must be positive",
-                where=name,
-            )
         self._place = str(Path.cwd())
         self._function = find_function(call) if isinstance(call, str) else call
         self._where = name
-        self._batch_size, self._attempts = batch_size, attempts
+        self._batch_size, self._patience = batch_size, patience or Patience()
         self._pause = 1.0 / rate_limit if rate_limit else 0.0
-        self._clock, self._sleep = clock, sleep
         self._next_call = -float("inf")
         self._lock = threading.Lock()
         self._width: int | None = None
@@ -168,15 +179,15 @@ class CallTeacher(Teacher):
                     remedy="It has to return vectors, or raise an error; what was taught so far is kept.",
                 ) from problem
             except Exception as problem:  # whatever a service's client raises
-                if attempt == self._attempts:
+                if attempt == self._patience.attempts:
                     raise EnvironmentProblem(
                         f"{attempt} calls failed, the last with {type(problem).__name__}: {problem}",
                         where=self._where,
                         remedy="What was taught so far is kept; start again when the service answers.",
                     ) from problem
-                patience = min(2.0 ** (attempt - 1), _LONGEST_WAIT)
-                logger.warning("%s: %s: %s; again in %g s", self._where, type(problem).__name__, problem, patience)
-                self._wait(patience)
+                seconds = min(2.0 ** (attempt - 1), _LONGEST_WAIT)
+                logger.warning("%s: %s: %s; again in %g s", self._where, type(problem).__name__, problem, seconds)
+                self._wait(seconds)
 
     def _wait(self, seconds: float) -> None:
         """Sleep.
@@ -187,16 +198,16 @@ class CallTeacher(Teacher):
         while self.stop is not None and seconds > 0:
             if self.stop():
                 raise _StoppedError
-            self._sleep(min(seconds, _PAUSE))
+            self._patience.sleep(min(seconds, _PAUSE))
             seconds -= _PAUSE
         if seconds > 0:
-            self._sleep(seconds)
+            self._patience.sleep(seconds)
 
     def _keep_rate(self) -> None:
-        wait = self._next_call - self._clock()
+        wait = self._next_call - self._patience.clock()
         if wait > 0:
             self._wait(wait)
-        self._next_call = self._clock() + self._pause
+        self._next_call = self._patience.clock() + self._pause
 
     def _checked(self, answer: Any, texts: list[str]) -> np.ndarray:
         try:
@@ -233,6 +244,18 @@ class CallTeacher(Teacher):
             return rows
         width = self._width or next((len(row) for row in rows if row is not None), 1)
         return [np.full(width, np.nan, np.float32) if row is None else row for row in rows]
+
+
+def open_call(section: CallSection, reading: Reading) -> CallTeacher:
+    """The teacher of a section."""
+    return CallTeacher(
+        section.call,
+        name=section.name,
+        prompt=section.prompt,
+        batch_size=section.batch_size,
+        rate_limit=section.rate_limit,
+        probe=PROBES[reading.modality],
+    )
 
 
 def find_function(path: str) -> Callable[[list[str]], Any]:

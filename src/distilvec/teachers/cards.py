@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from distilvec import plain_yaml
 from distilvec.errors import DataError
@@ -40,8 +40,8 @@ class TeacherCard:
 
     Attributes:
         name: the name in the recipe.
-        kind: "model", "callable", "service", "vectors", "molecule" (a network over molecules), "combined" (of several
-            teachers) or "scorer" (of queries and documents).
+        kind: for readers: "model", "callable", "service", "vectors", "molecule" (a network over molecules), "combined"
+            (of several teachers), "scorer" (of queries and documents) ...
         source: folder, hub id, module:function, "model at host" or file.
         fingerprint: hash over weights, tokenizer, pooling, prompt, maximum length and normalisation. The dtype of
             the computation is not part of it, so that machines with and without bfloat16 can fill one store; the
@@ -59,7 +59,7 @@ class TeacherCard:
     """
 
     name: str
-    kind: Literal["model", "callable", "service", "vectors", "molecule", "combined", "scorer"]
+    kind: str
     source: str
     fingerprint: str
     width: int

@@ -13,13 +13,14 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.teachers.embeddings import UnreadableError, read_embeddings, read_failure, scattered
 from distilvec.teachers.pace import Pace, retry_after
+from distilvec.teachers.sections import ApiSection
 
 if TYPE_CHECKING:
     import httpx2
@@ -67,35 +68,17 @@ class Endpoint:
 
     def __init__(
         self,
-        url: str,
-        model: str,
+        api: ApiSection,
         *,
-        key_env: str | None = None,
-        dimensions: int | None = None,
-        extra: Mapping[str, Any] | None = None,
-        encoding: str | None = None,
-        timeout: float = 60.0,
-        attempts: int = 8,
         rate_limit: float | None = None,
-        tokens_per_minute: float | None = None,
-        connections: int = 4,
         where: str = "teacher",
         wait: Callable[[float], bool] | None = None,
     ) -> None:
         """Read the key from the environment; nothing is asked yet.
 
         Args:
-            url: with or without "/embeddings" at its end.
-            model: the service's name of it.
-            key_env: name of the environment variable that holds the key; None = no key is sent.
-            dimensions: asked for; None = the service's own.
-            extra: further fields of every request.
-            encoding: "float" or "base64", of the numbers in the answer; None = not asked for.
-            timeout: seconds for which the service may say nothing; a whole answer may take five times as long.
-            attempts: how often a request is tried.
+            api: its limits are over all threads, and its url is with or without "/embeddings" at its end.
             rate_limit: requests per second over all threads, None = no limit.
-            tokens_per_minute: over all threads, None = no limit.
-            connections: that are kept open.
             where: what messages call the teacher.
             wait: waits so many seconds, and says whether to give up; default sleeps.
 
@@ -106,23 +89,21 @@ class Endpoint:
 
         from distilvec.teachers.bounded_client import BoundedClient
 
-        self._where, self._attempts = where, attempts
-        self._key = _key(key_env, where)
-        address = _address(url, where)
+        self._where, self._api = where, api
+        self._key = _key(api.key_env, where)
+        address = _address(api.url, where)
         path = address.path.rstrip("/")
         self.url = address.copy_with(path=path if path.endswith("/embeddings") else f"{path}/embeddings")
         self._body = {
-            "model": model,
-            **({"dimensions": dimensions} if dimensions else {}),
-            **({"encoding_format": encoding} if encoding else {}),
-            **(extra or {}),
+            "model": api.model,
+            **({"dimensions": api.dimensions} if api.dimensions else {}),
+            **({"encoding_format": api.encoding} if api.encoding else {}),
+            **api.extra,
         }
-        self._dimensions = dimensions
-        limits = httpx2.Limits(max_connections=connections, max_keepalive_connections=connections)
+        limits = httpx2.Limits(max_connections=api.concurrency, max_keepalive_connections=api.concurrency)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        self._client = BoundedClient(timeout=timeout, limits=limits, headers=headers)  # redirects are not followed
-        self._timeout = timeout
-        self._pace = Pace(rate_limit, tokens_per_minute)
+        self._client = BoundedClient(timeout=api.timeout, limits=limits, headers=headers)  # redirects are not followed
+        self._pace = Pace(rate_limit, api.tokens_per_minute)
         self._wait = wait or _sleep
         self._lock = threading.Lock()
         self._bytes = self.tokens = 0
@@ -191,7 +172,7 @@ class Endpoint:
         """
         if len(texts) > self._most:
             return self._in_parts(texts, int(self._most), came, refused)
-        for attempt in range(1, self._attempts + 1):
+        for attempt in range(1, self._api.attempts + 1):
             try:
                 status, content, headers = self._post(texts)
                 if status in _UNFIT:
@@ -213,7 +194,7 @@ class Endpoint:
                     raise _FaultyError(f"HTTP {status}: {self._said(content)}", wait=wait)
                 return self._vectors(content, texts)
             except _FaultyError as problem:
-                if attempt == self._attempts:
+                if attempt == self._api.attempts:
                     raise (DataError if problem.answered else EnvironmentProblem)(
                         f"{attempt} requests failed, the last so: {problem}",
                         where=self._where,
@@ -270,7 +251,7 @@ class Endpoint:
         import httpx2
 
         self._patiently(self._pace.reserve(self.estimated_tokens(texts)))
-        whole, body = WHOLE * self._timeout, {**self._body, "input": list(texts)}
+        whole, body = WHOLE * self._api.timeout, {**self._body, "input": list(texts)}
         started = time.monotonic()
         try:
             with self._client.within(whole), self._client.stream("POST", self.url, json=body) as answer:
@@ -319,10 +300,10 @@ class Endpoint:
             said = f": {self._said(content)}" if problem.no_vectors else ""
             raise _FaultyError(f"it answered with {problem}{said}", answered=True) from problem
         width = answer.vectors.shape[1]
-        if self._dimensions not in (None, width):
+        if self._api.dimensions not in (None, width):
             packed = ", or set api.encoding: float" if answer.packed else ""
             raise DataError(
-                f"{self._dimensions} dimensions were asked for, and {width} came",
+                f"{self._api.dimensions} dimensions were asked for, and {width} came",
                 where=self._where,
                 remedy=f"Does this model know `dimensions`? Leave api.dimensions out{packed}.",
             )

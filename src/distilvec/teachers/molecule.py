@@ -34,7 +34,21 @@ class MoleculeNetwork:
     def __init__(
         self, path: str | Path, kind: str | None = None, features: bool = False, device: str | None = None
     ) -> None:
-        """Read the file; see `molecule_teacher`."""
+        """Read a safetensors file.
+
+        Args:
+            path: of a graph network ("gcn", "graphsage" or "gat" of Hu et al. 2020, "molclr", five layers of 300 as
+                published) or of the chemical VAE's encoder ("chemvae").
+            kind: which of them it is; None = told by the file's keys, and by its name between "gcn" and "graphsage",
+                whose keys are the same.
+            features: molclr only: the 512 features that its pretraining's projection starts from, in place of the mean
+                of the atoms (300).
+            device: None = the best there is.
+
+        Raises:
+            DataError: no such file, not a safetensors file, keys or shapes of another network.
+            DistilvecError: no such kind, the kind cannot be told, or features of another kind than molclr.
+        """
         self.kind, network = read_network(path, kind, features)
         self.width = network.width
         self.parameters = sum(parameter.numel() for parameter in network.parameters())
@@ -64,25 +78,8 @@ class MoleculeNetwork:
         return vectors.cpu().numpy()
 
 
-def molecule_teacher(
-    path: str | Path, kind: str | None = None, features: bool = False, device: str | None = None
-) -> MoleculeNetwork:
-    """The network of a safetensors file, as a function from SMILES strings to float32 [n, D].
-
-    Args:
-        path: of a graph network ("gcn", "graphsage" or "gat" of Hu et al. 2020, "molclr", five layers of 300 as
-            published) or of the chemical VAE's encoder ("chemvae").
-        kind: which of them it is; None = told by the file's keys, and by its name between "gcn" and "graphsage",
-            whose keys are the same.
-        features: molclr only: the 512 features that its pretraining's projection starts from, in place of the mean
-            of the atoms (300).
-        device: None = the best there is.
-
-    Raises:
-        DataError: no such file, not a safetensors file, keys or shapes of another network.
-        DistilvecError: no such kind, the kind cannot be told, or features of another kind than molclr.
-    """
-    return MoleculeNetwork(path, kind, features, device)
+#: The network of a file, as a function of one's own.
+molecule_teacher = MoleculeNetwork
 
 
 class MoleculeTeacher(Teacher):
@@ -103,7 +100,7 @@ class MoleculeTeacher(Teacher):
         features: bool = False,
         device: str | None = None,
     ) -> None:
-        """Read the file; arguments and errors as of `molecule_teacher`."""
+        """Read the file; arguments and errors as of `MoleculeNetwork`."""
         self._network = MoleculeNetwork(path, kind, features, device)
         with Path(path).open("rb") as handle:
             content = hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 import logging
 import math
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from distilvec.errors import DistilvecError, nearest
+from distilvec.errors import DistilvecError
 from distilvec.system_errors import system_problem
 from distilvec.teachers.answers import Answers
 from distilvec.teachers.base import Capabilities, Cost, Teacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 from distilvec.teachers.endpoint import Endpoint, StoppedError
+from distilvec.teachers.sections import Reading, ServiceSection
 
 logger = logging.getLogger(__name__)
-#: Of `api`: what an endpoint takes, but what the teacher itself decides, and what it keeps for itself.
-_OPTIONS = {*inspect.signature(Endpoint).parameters} - {"rate_limit", "connections", "where", "wait"}
-_OPTIONS |= {"concurrency", "tokens_per_request", "price"}
+_PROBE = "A probe."
 #: Seconds between two looks at whether to stop.
 _PAUSE = 0.5
 #: So many refused texts are the texts' own fault, and so is this share of them.
@@ -43,71 +40,42 @@ class ServiceTeacher(Teacher):
 
     Attributes:
         card: who it is.
-        price: of a million tokens, None = unknown.
         answers: where answers are kept until they are in a store; None = nowhere.
     """
 
     # So many at a time that its connections are never idle for long.
     can = Capabilities(paid=True, gaps=True, chunk=65_536)
 
-    def __init__(
-        self,
-        api: Mapping[str, Any],
-        *,
-        name: str = "teacher",
-        prompt: str | None = None,
-        batch_size: int = 64,
-        rate_limit: float | None = None,
-        probe: str = "A probe.",
-    ) -> None:
+    def __init__(self, section: ServiceSection, reading: Reading) -> None:
         """Ask once with a short text, to learn the width.
 
-        Args:
-            api: url, model, and if wanted key_env, dimensions, extra, encoding, timeout, attempts, tokens_per_minute
-                (see `Endpoint`), concurrency (requests under way at once, 4), tokens_per_request (at most, by
-                estimate; one text may have more) and price (of a million tokens).
-            prompt: put before every text.
-            batch_size: texts per request, at most.
-            rate_limit: requests per second, None = no limit.
-            probe: the text of the first request.
-
         Raises:
-            DistilvecError: an unknown option, an address that is none, or the service refuses the request.
+            DistilvecError: the items are no texts, an address that is none, or the service refuses the request.
             EnvironmentProblem: it does not answer, or lets nobody in.
             DataError: it answers without vectors.
         """
-        given = {key: value for key, value in api.items() if value is not None}
-        for key in given:
-            if key not in _OPTIONS:
-                raise DistilvecError(f'unknown key "{key}"', where=f"{name}.api", remedy=nearest(key, _OPTIONS))
-        if missing := [key for key in ("url", "model") if key not in given]:
-            raise DistilvecError(f"{missing[0]} is missing", where=f"{name}.api")
-        concurrency, most_tokens = given.pop("concurrency", 4), given.pop("tokens_per_request", None)
-        self._concurrency, self._most_tokens, self._batch_size = concurrency, most_tokens or math.inf, batch_size
-        self.price: float | None = given.pop("price", None)
+        name, api = section.name, section.api
+        if reading.modality != "text":
+            raise DistilvecError(
+                f"a service reads texts, and the corpus holds {reading.modality}s",
+                where=name,
+                remedy="Give a function that asks it (`call`).",
+            )
+        self._section, self._most_tokens = section, api.tokens_per_request or math.inf
         self.answers: Answers | None = None
         self._stop = threading.Event()
-        self.prompt = prompt or ""
-        self._endpoint = Endpoint(
-            **given, rate_limit=rate_limit, connections=concurrency, where=name, wait=self._stop.wait
-        )
-        self._probe, self._asked, self._unread = self.prompt + probe, 0, 0
+        self.prompt = section.prompt or ""
+        self._endpoint = Endpoint(api, rate_limit=section.rate_limit, where=name, wait=self._stop.wait)
+        self._asked = self._unread = 0
         self._counting = threading.Lock()
-        seen = self._endpoint.probe(self._probe)
+        seen = self._endpoint.probe(self.prompt + _PROBE)
         self.card = TeacherCard(
             name=name,
             kind="service",
-            source=f"{given['model']} at {self._endpoint.url.host}",
-            fingerprint=fingerprint(
-                "service",
-                given["model"],
-                given.get("dimensions"),
-                given.get("extra"),
-                self.prompt,
-                seen.shape[1],
-            ),
+            source=f"{api.model} at {self._endpoint.url.host}",
+            fingerprint=fingerprint("service", api.model, api.dimensions, api.extra, self.prompt, seen.shape[1]),
             width=int(seen.shape[1]),
-            prompt=prompt or None,
+            prompt=section.prompt or None,
             normalized=bool(abs(float(np.linalg.norm(seen[0])) - 1) < 1e-3),
         )
 
@@ -153,10 +121,9 @@ class ServiceTeacher(Teacher):
     def cost(self, texts: Sequence[str], items: int) -> Cost:
         """What `items` texts like these will cost, by estimate."""
         each = self._endpoint.estimated_tokens([self.prompt + text for text in texts]) / max(len(texts), 1)
-        most = max(
-            1, min(self._batch_size, int(self._most_tokens / each) if math.isfinite(self._most_tokens) else items)
-        )
-        return Cost(math.ceil(items / most), each * items, self.price)
+        fit = int(self._most_tokens / each) if math.isfinite(self._most_tokens) else items
+        most = max(1, min(self._section.batch_size, fit))
+        return Cost(math.ceil(items / most), each * items, self._section.api.price)
 
     def key(self, text: str) -> bytes:
         """Of a text's answer among `answers`."""
@@ -167,7 +134,7 @@ class ServiceTeacher(Teacher):
         tokens = 0.0
         for row in rows.tolist():
             more = self._endpoint.estimated_tokens([self.prompt + texts[row]])
-            if batch and (len(batch) == self._batch_size or tokens + more > self._most_tokens):
+            if batch and (len(batch) == self._section.batch_size or tokens + more > self._most_tokens):
                 yield np.array(batch)
                 batch, tokens = [], 0.0
             batch.append(row)
@@ -195,13 +162,13 @@ class ServiceTeacher(Teacher):
             except BaseException as problem:  # raised again by the thread that reads the answers
                 come.put(problem)
 
-        pool = ThreadPoolExecutor(self._concurrency, "distilvec-service")
+        pool = ThreadPoolExecutor(self._section.api.concurrency, "distilvec-service")
         try:
             waiting = 0
             for rows in batches:
                 pool.submit(one, rows)
                 waiting += 1
-                if waiting >= 2 * self._concurrency:  # as many again wait for a free connection
+                if waiting >= 2 * self._section.api.concurrency:  # as many again wait for a free connection
                     yield from self._next(come)
                     waiting -= 1
             for _ in range(waiting):
@@ -240,7 +207,7 @@ class ServiceTeacher(Teacher):
                 f"{problem.what}, as {count - 1:,} of {asked:,} so far", where=problem.where, remedy=problem.remedy
             )
         if not count & (count - 1):  # the 1st, 2nd, 4th ...
-            self._endpoint.embed([self._probe])
+            self._endpoint.embed([self.prompt + _PROBE])
             logger.warning("%s; the teacher has nothing for it (%s so far)", problem.what, f"{count:,}")
 
     def _keep_half(self, keeping: threading.Lock, read: Sequence[str], vectors: np.ndarray) -> None:

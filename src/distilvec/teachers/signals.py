@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from distilvec.alignment.pieces import Pieces
+    from distilvec.alignment.pieces import Pieces
 
 
 @dataclass

@@ -9,17 +9,16 @@ import functools
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from distilvec.corpus.keys import split_pair
-from distilvec.errors import DistilvecError, nearest
 from distilvec.modules.guarded import cut_in
 from distilvec.modules.opening import inner_folders, locate, locate_adapters, open_model
-from distilvec.modules.pipeline import PoolingChoice, read_plainly, set_length, set_pooling, side_prompt
+from distilvec.modules.pipeline import read_plainly, set_length, set_pooling, side_prompt
 from distilvec.modules.promised_tokens import tokens_put
 from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.modules.text_ids import id_count
@@ -28,6 +27,7 @@ from distilvec.teachers.cards import TeacherCard, bytes_of, describe_folder, fin
 from distilvec.teachers.encoding import Batch, cut_batches, in_room, prepared_batches, stream_batches
 from distilvec.teachers.observing import Observer, followed
 from distilvec.teachers.padding import quick_tokens
+from distilvec.teachers.sections import ModelSection, Reading
 from distilvec.teachers.signals import NOTHING, TeacherSignals, Wanted
 
 if TYPE_CHECKING:
@@ -54,54 +54,36 @@ class TextTeacher(Teacher):
     model: SentenceTransformer
     dtype_open = False
 
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        name: str = "teacher",
-        prompt: str | None = None,
-        max_length: int | None = None,
-        pooling: PoolingChoice | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        trust_remote_code: bool = False,
-        token_budget: int | None = None,
-        adapters: Sequence[str | Path] = (),
-        causal: Literal[False] | None = None,
-    ) -> None:
-        """Open the model. See `load_teacher` for the arguments and errors."""
-        folder = locate(model, trust_remote_code)
-        self.device = torch.device(device or best_device())
-        dtype_name = dtype or best_dtype(self.device)
-        if dtype_name not in DTYPES:
-            raise DistilvecError(f'unknown dtype "{dtype_name}"', where=name, remedy=nearest(dtype_name, DTYPES))
-        self._dtype, self.dtype_open = DTYPES[dtype_name], dtype is None
+    def __init__(self, section: ModelSection, reading: Reading) -> None:
+        """Open the model; errors are those of `load_teacher`."""
+        model, prompt, both_ways = section.address, section.prompt, section.causal is False
+        folder = self._settle(section, reading)
         self.model = open_model(
             folder,
-            name=str(model),
+            name=model,
             device=str(self.device),
             dtype=stored_dtype(folder, self._dtype),
-            trust_remote_code=trust_remote_code,
+            trust_remote_code=section.trust_remote_code,
         )
         self.model.eval().requires_grad_(False)
-        added = [locate_adapters(each) for each in adapters]
+        added = [locate_adapters(each) for each in section.adapters]
         if added:
             from distilvec.modules.adapters import merge_adapters
 
             merge_adapters(self.model, added)
-        if causal is False:
+        if both_ways:
             from distilvec.modules.adapters import read_both_ways
 
             read_both_ways(self.model)
         bare = not (folder / "modules.json").exists()
-        self.assumed_pooling = bare and pooling is None
-        set_pooling(self.model, pooling, bare=bare, name=str(model))
+        self.assumed_pooling = bare and section.pooling is None
+        set_pooling(self.model, section.pooling, bare=bare, name=model)
         plain = bare and read_plainly(self.model)
-        if causal is False:
+        if both_ways:
             from distilvec.modules.adapters import leave_out_prompt
 
             leave_out_prompt(self.model)
-        set_length(self.model, max_length, str(model))
+        set_length(self.model, section.max_length, model)
         self.head = TaskHead.load(folder).to(self.device) if has_head(folder) else None
         self.prompts = {key: text for key, text in self.model.prompts.items() if text}
         self.prompt_chosen = prompt is not None
@@ -109,17 +91,23 @@ class TextTeacher(Teacher):
         own = prompt is None or prompt in self.model.prompts
         self.sides = {side: side_prompt(self.model, side) for side in ("query", "document")} if own else {}
         self.tokens = quick_tokens(self.model, self.prompt)
-        self._budget = token_budget or BUDGET.get(self.device.type, BUDGET["cuda"])
         parts = []
         if added:
             from distilvec.modules.adapters import CONFIG, WEIGHTS
 
             parts = [hash_files(each, [each / CONFIG, each / WEIGHTS]) for each in added]
-        beside: list[Any] = [parts, causal] if parts or causal is False else []  # else fingerprints are as they were
+        beside: list[Any] = [parts, section.causal] if parts or both_ways else []  # else fingerprints are as they were
         beside += [["first", size] for size in [cut_in(folder)] if size]
         beside += ["without its chat template"] if plain else []
         beside += tokens_put(self.model)
-        self.card = self._make_card(name, str(model), folder, dtype_name, beside)
+        self.card = self._make_card(section, folder, beside)
+
+    def _settle(self, section: ModelSection, reading: Reading) -> Path:
+        """Settle device, dtype and budget; the model's folder."""
+        self.device = torch.device(reading.device or best_device())
+        self._dtype, self.dtype_open = DTYPES[section.dtype or best_dtype(self.device)], section.dtype is None
+        self._budget = section.token_budget or BUDGET.get(self.device.type, BUDGET["cuda"])
+        return locate(section.address, section.trust_remote_code)
 
     def compute_in(self, dtype: str) -> None:
         """Compute in another precision from now on; the weights stay as they are held."""
@@ -154,8 +142,7 @@ class TextTeacher(Teacher):
         if not wanted.signals:
             return super().signals(texts, wanted)
         self.refuse(wanted)
-        features = self._preprocess(texts) if self.tokens is None else self.tokens.features(self.tokens.read(texts))
-        return self._observe(features, wanted)
+        return self._observe(self._features(texts), wanted)
 
     @torch.no_grad()  # not inference mode: what it gives goes into training steps
     def _observe(self, features: dict[str, Any], wanted: Wanted) -> TeacherSignals:
@@ -190,7 +177,7 @@ class TextTeacher(Teacher):
 
     def contents(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """(ids int64 of the content tokens, their positions without padding) of each text; the model does not run."""
-        features = self._preprocess(texts) if self.tokens is None else self.tokens.features(self.tokens.read(texts))
+        features = self._features(texts)
         ids, mask = features["input_ids"], features["attention_mask"].bool()
         content = self.observer.content(ids, mask)
         contents = []
@@ -225,9 +212,7 @@ class TextTeacher(Teacher):
 
     def together(self, texts: Sequence[str], side: str | None = None) -> np.ndarray:
         """float32 [n, D], all texts in one forward pass, padded on `side` (default: the model's own side)."""
-        if self.tokens is None:
-            return self._forward(self._preprocess(texts)).float().cpu().numpy()
-        return self._forward(self.tokens.features(self.tokens.read(texts), side)).float().cpu().numpy()
+        return self._forward(self._features(texts, side)).float().cpu().numpy()
 
     def rendered(self, text: str) -> tuple[str, int]:
         """The exact string that the model reads, special tokens shown, and its number of tokens."""
@@ -236,6 +221,11 @@ class TextTeacher(Teacher):
             return self.prompt + text, 0
         ids = ids.flatten().tolist()
         return self.model.tokenizer.decode(ids, skip_special_tokens=False), len(ids)
+
+    def _features(self, texts: Sequence[str], side: str | None = None) -> dict[str, Any]:
+        if self.tokens is None:
+            return self._preprocess(texts)
+        return self.tokens.features(self.tokens.read(texts), side)
 
     def _preprocess(self, texts: Sequence[str]) -> dict[str, Any]:
         return dict(self.model.preprocess([split_pair(text) for text in texts], prompt=self.prompt or None))
@@ -290,7 +280,7 @@ class TextTeacher(Teacher):
             return found
         return prompt
 
-    def _make_card(self, name: str, source: str, folder: Path, dtype: str, beside: list[Any]) -> TeacherCard:
+    def _make_card(self, section: ModelSection, folder: Path, beside: list[Any]) -> TeacherCard:
         from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
         modules = list(self.model.children())
@@ -305,24 +295,17 @@ class TextTeacher(Teacher):
             width = int(self.together(["A probe."]).shape[1])
         parts = inner_folders(folder) + (["task"] if self.head is not None else [])
         return TeacherCard(
-            name=name,
+            name=section.name,
             kind="model",
-            source=source,
-            fingerprint=fingerprint(
-                describe_folder(folder, parts),
-                pooling,
-                self.prompt,
-                length,
-                normalized,
-                *beside,
-            ),
+            source=section.address,
+            fingerprint=fingerprint(describe_folder(folder, parts), pooling, self.prompt, length, normalized, *beside),
             width=int(width),
             layers=_count_layers(self.model),
             pooling=pooling,
             prompt=self.prompt or None,
             max_length=length,
             normalized=normalized,
-            dtype=dtype,
+            dtype=str(self._dtype).removeprefix("torch."),
             licence=licence_of(folder),
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             size_bytes=bytes_of(folder, parts),

@@ -34,7 +34,7 @@ def read_vectors(
     """
     if not isinstance(vectors, str | Path | np.ndarray):
         vectors = as_vectors(vectors, name)
-    matrix, table = open_vectors(vectors, texts, name, wants_texts=True)
+    matrix, table = read_vectors_and_texts(vectors, texts, name, True)
     if table is None:
         if texts is None:
             raise DistilvecError(
@@ -50,8 +50,8 @@ def read_vectors(
     return matrix, table
 
 
-def open_vectors(
-    vectors: str | Path | np.ndarray, texts: Any, name: str, *, wants_texts: bool
+def read_vectors_and_texts(
+    vectors: str | Path | np.ndarray, texts: Any, name: str, wants_texts: bool
 ) -> tuple[np.ndarray, list[str] | None]:
     """The vectors [n, D] and, of a table where they are wanted, the texts.
 

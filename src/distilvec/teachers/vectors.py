@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from distilvec.files import scratch, spilled
 from distilvec.kinds.base import find_kind
 from distilvec.teachers.base import Capabilities, Teacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
-from distilvec.teachers.vector_files import check_rows, open_vectors, read_keys, read_texts
+from distilvec.teachers.sections import Reading, VectorsSection
+from distilvec.teachers.vector_files import check_rows, read_keys, read_texts, read_vectors_and_texts
 
 logger = logging.getLogger(__name__)
 _CHUNK = 8192
@@ -61,35 +63,14 @@ class VectorsTeacher(Teacher):
             DataError: a file is missing or not what it has to be, or rows and texts differ in number.
             DistilvecError: neither texts nor keys are given, or both.
         """
-        self._where = name
         if not isinstance(vectors, str | Path | np.ndarray):
             vectors = as_vectors(vectors, name)
         self._kind, self._components = find_kind(modality), components
         source = "array" if isinstance(vectors, np.ndarray) else str(vectors)
-        table: Iterable[str] | None
-        self._vectors, table = open_vectors(vectors, texts if keys is None else None, name, wants_texts=keys is None)
-        if table is None:
-            if (texts is None) == (keys is None):
-                raise DistilvecError(
-                    "vectors need the texts they belong to, or their keys (one of both)",
-                    where=name,
-                    remedy="Give texts: a file with one text a line, in the order of the vectors.",
-                )
-            if texts is not None:
-                table = items = read_texts(texts)
-                if self._kind.binary and isinstance(texts, str | Path):
-                    table = _from(texts, items)
-        elif self._kind.binary:
-            table = list(_from((table_and_column(str(vectors)) or ("", ""))[0], table))
-        row_keys = self._keys_of(table) if table is not None else read_keys(keys)
-        check_rows(len(self._vectors), len(row_keys), source, "texts" if table is not None else "keys")
+        row_keys = self._open(vectors, texts, keys, name)
+        check_rows(len(self._vectors), len(row_keys), source, "texts" if keys is None else "keys")
         self._last: tuple[list[str], np.ndarray] | None = None
-        words = _words(row_keys)
-        # Stable, so that the first of equal keys is the one that is found.
-        order = spilled(np.argsort(words, kind="stable"))
-        self._order, self._sorted = order, scratch(len(words), words.dtype)
-        for start in range(0, len(words), _CHUNK):
-            self._sorted[start : start + _CHUNK] = words[order[start : start + _CHUNK]]
+        self._index(row_keys)
         self._tell_twice(source)
         with np.errstate(over="ignore"):
             lengths = np.linalg.norm(np.asarray(self._vectors[:_NORM_SAMPLE], dtype=np.float64), axis=1)
@@ -102,6 +83,36 @@ class VectorsTeacher(Teacher):
             normalized=bool(np.allclose(lengths, 1, atol=1e-3)),
             dtype=str(self._vectors.dtype),
         )
+
+    def _open(self, vectors: str | Path | np.ndarray, texts: Any, keys: Any, name: str) -> np.ndarray:
+        """Open the vectors; their keys uint8 [n, 16]."""
+        table: Iterable[str] | None
+        wants_texts = keys is None
+        self._vectors, table = read_vectors_and_texts(vectors, texts if wants_texts else None, name, wants_texts)
+        if table is None:
+            if (texts is None) == (keys is None):
+                raise DistilvecError(
+                    "vectors need the texts they belong to, or their keys (one of both)",
+                    where=name,
+                    remedy="Give texts: a file with one text a line, in the order of the vectors.",
+                )
+            if texts is None:
+                return read_keys(keys)
+            table = read_texts(texts)
+            file = texts if isinstance(texts, str | Path) else None
+        else:
+            file = (table_and_column(str(vectors)) or ("", ""))[0]
+        if self._kind.binary and file is not None:
+            table = _from(file, table)
+        return self._keys_of(table)
+
+    def _index(self, keys: np.ndarray) -> None:
+        """Sort the keys; stably, so that the first of equal ones is the one that is found."""
+        words = _words(keys)
+        self._order = spilled(np.argsort(words, kind="stable"))
+        self._sorted = scratch(len(words), words.dtype)
+        for start in range(0, len(words), _CHUNK):
+            self._sorted[start : start + _CHUNK] = words[self._order[start : start + _CHUNK]]
 
     def _tell_twice(self, source: str) -> None:
         """Warn of items that come again with another vector: the first is the one that is found."""
@@ -182,6 +193,18 @@ class VectorsTeacher(Teacher):
         usable = [item is not None for item in canonical]
         keys[usable] = canonical_keys((item for item in canonical if item is not None), "", self._kind.name)
         return keys
+
+
+def open_vectors(section: VectorsSection, reading: Reading) -> VectorsTeacher:
+    """The teacher of a section."""
+    return VectorsTeacher(
+        section.vectors,
+        name=section.name,
+        texts=section.texts,
+        keys=section.keys,
+        modality=reading.modality,
+        components=reading.components,
+    )
 
 
 def _from(file: str | Path, items: Iterable[str]) -> Iterator[str]:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from distilvec.alignment.pieces import Pieces, pieces_of
 from distilvec.corpus.keys import split_pair
-from distilvec.errors import DistilvecError, nearest
+from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_writer
-from distilvec.modules.opening import locate
-from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.promised_tokens import tokens_put
 from distilvec.modules.spelling import SEPARATOR, split_items
 from distilvec.modules.writing import open_writer
-from distilvec.teachers.text import BUDGET, DTYPES, TextTeacher, best_device, best_dtype, stored_dtype
+from distilvec.teachers.sections import ModelSection, Reading
+from distilvec.teachers.text import TextTeacher, stored_dtype
 
 
 class WritingTeacher(TextTeacher):
@@ -31,45 +28,33 @@ class WritingTeacher(TextTeacher):
         writer: the model and how it spells.
     """
 
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        name: str = "teacher",
-        prompt: str | None = None,
-        max_length: int | None = None,
-        pooling: PoolingChoice | None = None,
-        separator: str = SEPARATOR,
-        device: str | None = None,
-        dtype: str | None = None,
-        trust_remote_code: bool = False,
-        token_budget: int | None = None,
-    ) -> None:
-        """Open the model. See `load_teacher` for the arguments and errors."""
-        folder = locate(model, trust_remote_code)
-        self.device = torch.device(device or best_device())
-        dtype_name = dtype or best_dtype(self.device)
-        if dtype_name not in DTYPES:
-            raise DistilvecError(f'unknown dtype "{dtype_name}"', where=name, remedy=nearest(dtype_name, DTYPES))
-        self._dtype = DTYPES[dtype_name]
+    def __init__(self, section: ModelSection, reading: Reading) -> None:
+        """Open the model; errors are those of `load_teacher`."""
+        if section.adapters or section.causal is False:
+            raise DistilvecError(
+                "a teacher of a task of kind generation is a causal language model, and here is "
+                + ("adapters" if section.adapters else "causal: false"),
+                where=section.name,
+                remedy="Give the folder or hub id of one (model), with adapters merged into it.",
+            )
+        folder, separator = self._settle(section, reading), reading.separator or SEPARATOR
         self.model = open_writer(
-            model,
+            section.address,
             device=str(self.device),
             dtype=stored_dtype(folder, self._dtype),
-            max_length=max_length,
+            max_length=section.max_length,
             separator=separator,
-            pooling=pooling,
-            trust_remote_code=trust_remote_code,
+            pooling=section.pooling,
+            trust_remote_code=section.trust_remote_code,
         )
         self.model.eval().requires_grad_(False)
         writer = find_writer(self.model)
         assert writer is not None
         self.writer = writer
         self.assumed_pooling, self.head, self.prompts = False, None, {}
-        self.prompt_chosen, self.prompt, self.tokens = True, prompt or "", None
-        self._budget = token_budget or BUDGET.get(self.device.type, BUDGET["cuda"])
-        beside = ["writes", separator, *tokens_put(self.model)]
-        self.card = self._make_card(name, str(model), folder, dtype_name, beside)
+        self.prompt_chosen, self.prompt, self.tokens = True, section.prompt or "", None
+        self.sides = {}
+        self.card = self._make_card(section, folder, ["writes", separator, *tokens_put(self.model)])
 
     def rest(self) -> None:
         """Stays where it is: what it writes is judged with its model itself."""

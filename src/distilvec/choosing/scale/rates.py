@@ -51,7 +51,7 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
         raise DistilvecError(f"{rows} texts cost nothing", where="--rows", remedy="For example 1e9.")
     if price is not None and price < 0:
         raise DistilvecError(f"a price of {price:g}", where="--price-per-hour", remedy="Give a positive one.")
-    if paid := next((section.name for section in recipe.teachers if section.api is not None), None):
+    if paid := next((section.name for section in recipe.teachers if section.sold), None):
         raise DistilvecError(
             "a service is as fast, and costs as much, as whoever runs it says; neither is measured here",
             where=f"--rows, teacher {paid}",

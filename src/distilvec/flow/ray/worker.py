@@ -12,13 +12,15 @@ from distilvec.corpus import Corpus
 from distilvec.corpus.lazy import LazyTexts
 from distilvec.errors import DataError, DistilvecError
 from distilvec.flow.ray.ledger import refuse_deadly
-from distilvec.flow.teach import fill_store, open_store, open_teacher
+from distilvec.flow.teach import fill_store, open_store
 from distilvec.recipe import Recipe, given
 from distilvec.store import SignalStore
 from distilvec.store.axes import settle_axes
 from distilvec.store.signals import open_signals
+from distilvec.teachers import Reading
 from distilvec.teachers.precision import settle_precision
 from distilvec.teachers.signals import NOTHING, Wanted
+from distilvec.teachers.table import open_teacher
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Worker:
         section = self.job.recipe.teachers[self.job.number]
         molecules = given(self.job.recipe.corpus, "corpus").components
         task = self.job.recipe.task
-        teacher = open_teacher(section, molecules, corpus.modality, None if task is None else task.separator)
+        teacher = open_teacher(section, Reading(corpus.modality, molecules, None if task is None else task.separator))
         store = SignalStore.open(self.job.place.path)
         settle_precision(teacher, (), str(store.card.get("dtype")))  # as all workers
         return teacher, corpus, store

@@ -10,8 +10,8 @@ from distilvec.modules.pipeline import PoolingChoice
 from distilvec.modules.spelling import SEPARATOR
 from distilvec.modules.writing import open_writer
 from distilvec.recipe import Recipe, given
-from distilvec.recipe.places import at_revision
 from distilvec.students.ship import placed
+from distilvec.teachers.sections import at_revision
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -30,6 +30,7 @@ from distilvec.report.surroundings import folder_bytes, unused_pooler
 from distilvec.store.axes import axes_of
 from distilvec.teachers import TeacherCard
 from distilvec.teachers.cards import licence_of
+from distilvec.teachers.sections import models_of
 from distilvec.words import millions, size
 
 
@@ -139,11 +140,15 @@ class Lineage(Data):
         from distilvec.students.ship import brings_its_code
 
         shipped, sizes = outcome.shipped, describe_student(outcome.shipped)
+        models = models_of(outcome.recipe.teachers)
+        named = {
+            each.name: models[each.name].model if each.name in models else None for each in outcome.recipe.teachers
+        }
         made = given(outcome.recipe.student, "student").model_dump(mode="json")
         student = StudentFacts(
             provenance=provenance(made),
             space=made["space"] or "own",
-            **origin(made, {each.name: each.model for each in outcome.recipe.teachers}),
+            **origin(made, named),
             **{key: sizes[key] for key in ("parameters", "layers", "width", "vocabulary", "max_length")},
             size_bytes=folder_bytes(outcome.folder / "student"),
             writes=not outcome.corpus.kind.embeds,
