@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_serializer, field_validator, model_validator
 
-from distilvec.corpus.molecules import Components
+from distilvec.corpus.keys import Components
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.validation import Section
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from distilvec.corpus.molecules import Components
+from distilvec.corpus.keys import Components
 from distilvec.teachers.base import Teacher
 from distilvec.teachers.sections import (
     CallSection,
