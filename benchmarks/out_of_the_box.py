@@ -273,7 +273,7 @@ def benchmark(options: argparse.Namespace) -> None:
                 rounds[way].append(one(way, folder, folder / f"{WAYS[way]}-{turn}"))
                 print(way, json.dumps(rounds[way][-1]), flush=True)
             result = {
-                "command": " ".join(["python", "benchmarks/out_of_the_box.py", *sys.argv[1:]]),
+                "command": f"python benchmarks/out_of_the_box.py --texts {options.texts} --rounds {options.rounds}",
                 "machine": f"{processor()}, {os.cpu_count()} cores",
                 "torch": version("torch"),
                 "sentence_transformers": version("sentence-transformers"),
