@@ -99,7 +99,7 @@ class Trained(BaseException):
 
 #: Script, its arguments, and the function that makes its first row.
 STUBBED = {
-    "headline": (["--seed", "7", "--layers", "3", "--epochs", "0.01"], "run"),
+    "headline": (["--seed", "7", "--layers", "3", "--epochs", "0.01"], "student_of"),
     "choosing": ([], "predicted"),
     "compression": ([], "compressed"),
     "alignment": ([], "rates"),

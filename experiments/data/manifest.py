@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,9 @@ def check(folder: Path, sets: list[DataSet], manifest: dict[str, Any]) -> tuple[
 
 
 def main() -> None:
-    (folder,) = sys.argv[1:]
-    made = make(Path(folder), Sources.read(SOURCES))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    made = make(parser.parse_args().folder, Sources.read(SOURCES))
     MANIFEST.write_text(json.dumps(made, separators=(",", ":")).replace('},"', '},\n"') + "\n")
     print(f"{len(made)} files; up to {SKETCH} row hashes of each")
 
