@@ -15,7 +15,7 @@ from distilvec.errors import DistilvecError
 from distilvec.flow.teach import open_store, open_teacher, teach_one
 from distilvec.recipe import TeacherSection
 from distilvec.store import SignalStore
-from distilvec.teachers import TextTeacher, load_teacher
+from distilvec.teachers import load_teacher
 from distilvec.teachers.precision import settle_precision
 
 
@@ -48,7 +48,7 @@ def test_a_real_teacher_reads_in_bfloat16_where_it_pays(
 
 @pytest.mark.usefixtures("paying")
 def test_a_teacher_whose_vectors_would_be_others_reads_in_float32(tiny_bert: Path, sentences: list[str]) -> None:
-    teacher = TextTeacher(tiny_bert, device="cpu")
+    teacher = load_teacher(model=tiny_bert, device="cpu")
     full = teacher.encode(sentences[:32])
     last = [module for module in teacher.model.modules() if isinstance(module, torch.nn.LayerNorm)][-1]
     last.register_forward_hook(lambda _module, _args, out: -out if torch.is_autocast_enabled("cpu") else out)
@@ -60,7 +60,7 @@ def test_a_teacher_whose_vectors_would_be_others_reads_in_float32(tiny_bert: Pat
 @pytest.mark.usefixtures("paying")
 def test_who_asks_for_a_precision_gets_it(tiny_bert: Path, sentences: list[str]) -> None:
     for dtype in ("float32", "bfloat16"):
-        teacher = TextTeacher(tiny_bert, device="cpu", dtype=dtype)
+        teacher = load_teacher(model=tiny_bert, device="cpu", dtype=dtype)
         assert settle_precision(teacher, sentences) == "" and teacher.card.dtype == dtype
     called = load_teacher(call=lambda texts: np.ones((len(texts), 2)))
     assert settle_precision(called, sentences) == ""
