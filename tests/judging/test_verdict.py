@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distilvec.judging.verdict import judge_run
+from distilvec.judging.verdict import HeldOutTexts, judge_run
 
 WIDTH = 6
 
@@ -22,6 +22,6 @@ def test_collapse_is_reported_without_agreement(with_agreement: bool) -> None:
     texts = [f"text {number}" for number in range(40)]
     vectors = np.random.default_rng(0).normal(size=(40, WIDTH)).astype(np.float32)
     models = {"student": Constant(), "untrained student": Constant()}
-    verdict = judge_run(models, [], texts, vectors, teacher="teacher", with_agreement=with_agreement, with_speed=False)
+    verdict = judge_run(models, [], HeldOutTexts(texts, vectors, "teacher"), with_agreement=with_agreement)
     assert any("collapsed" in alarm for alarm in verdict.alarms)
     assert bool(verdict.agreement) == with_agreement

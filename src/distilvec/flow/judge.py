@@ -19,6 +19,7 @@ from distilvec.judging import (
     TRAINED,
     UNTRAINED,
     CachedEncoder,
+    HeldOutTexts,
     Outputs,
     Score,
     Verdict,
@@ -178,21 +179,20 @@ def judge_all(
     models[TRAINED] = shipped
     shared = given(recipe.student, "student").space == "teacher"
     head = fitted.method.teacher_map()
-    timed = {}
+    timed: dict[str, Any] = {}
     if first is not None and first.teacher.can.local:  # else its speed is that of a table or of a paid service
         first.teacher.wake()  # it is timed on its device
         timed[first.teacher.card.name] = first.teacher.model or first.teacher
-    return judge_run(
-        models,
-        tasks,
-        *held_out,
+    texts, vectors = held_out
+    compared = HeldOutTexts(
+        texts,
+        vectors,
         teacher=None if first is None else first.teacher.card.name,
         teacher_map=linear_map(head) if head is not None and not shared else None,
         shared_space=shared,
-        with_agreement=recipe.judging.agreement,
-        with_speed=recipe.judging.speed,
-        timed={**timed, TRAINED: shipped},
     )
+    timed = {**timed, TRAINED: shipped} if recipe.judging.speed else {}
+    return judge_run(models, tasks, compared, with_agreement=recipe.judging.agreement, timed=timed)
 
 
 def knows_tasks(taught: Taught, encoder: CachedEncoder, tasks: Sequence[Any]) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from distilvec.judging.suite import Judgement, judge
     from distilvec.judging.talas import talas_tasks
     from distilvec.judging.tasks import JudgingTask, settle_tasks
-    from distilvec.judging.verdict import FREE, TRAINED, UNTRAINED, Verdict, judge_run
+    from distilvec.judging.verdict import FREE, TRAINED, UNTRAINED, HeldOutTexts, Verdict, judge_run
 
 __all__ = [
     "FREE",
@@ -43,6 +43,7 @@ __all__ = [
     "Encode",
     "GenerationTask",
     "HardItem",
+    "HeldOutTexts",
     "Judgement",
     "JudgingTask",
     "MtebTask",

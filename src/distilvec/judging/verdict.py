@@ -23,6 +23,8 @@ from distilvec.judging.tasks import JudgingTask, settle_tasks
 UNTRAINED, FREE, TRAINED = "untrained student", "free baseline", "student"
 #: Held-out items that student and teacher are compared on, at least.
 FEWEST = 20
+#: Texts that throughput is measured on.
+TIMED = 256
 #: Share of the teacher's neighbours beyond which an untrained student is the teacher itself; a store rounds.
 _THE_SAME = 0.99
 
@@ -61,75 +63,92 @@ def too_few(held: int) -> str:
     return f"{counted} too few to compare student and teacher on; {FEWEST} are needed"
 
 
+@dataclass(frozen=True)
+class HeldOutTexts:
+    """Held-out texts, and how a teacher's vectors of them are compared with a student's.
+
+    Attributes:
+        texts: may be empty.
+        vectors: [n, D], the teacher's; None without a teacher.
+        teacher: its name; None without one.
+        teacher_map: see `agreement`.
+        shared_space: the student lives in the teacher's space.
+    """
+
+    texts: Sequence[str] = ()
+    vectors: npt.NDArray[Any] | None = None
+    teacher: str | None = None
+    teacher_map: npt.NDArray[Any] | None = None
+    shared_space: bool = False
+
+
 def judge_run(
     models: Mapping[str, Any],
     tasks: Sequence[JudgingTask],
-    texts: Sequence[str],
-    teacher_vectors: npt.NDArray[Any] | None,
+    held_out: HeldOutTexts,
     *,
-    teacher: str | None,
-    teacher_map: npt.NDArray[Any] | None = None,
-    shared_space: bool = False,
     with_agreement: bool = True,
-    with_speed: bool = True,
     timed: Mapping[str, Any] | None = None,
-    timed_texts: int = 256,
 ) -> Verdict:
     """Judge teacher, untrained student, free baseline and student by the same code.
 
     Args:
         models: name -> model; `UNTRAINED`, `FREE` and `TRAINED` are looked for by name.
         tasks: may be empty.
-        texts: held-out texts, for agreement, collapse and speed; may be empty.
-        teacher_vectors: [n, D] of these texts; None without a teacher.
-        teacher: the teacher's name; None without one.
-        teacher_map: see `agreement`.
-        shared_space: the student lives in the teacher's space.
-        with_agreement, with_speed: the recipe's switches; collapse is looked for in any case.
-        timed: name -> what is timed, through the same `encode` for all; None = the models. A teacher that is not in it
-            has no speed.
-        timed_texts: how many texts the throughput is measured on.
+        held_out: for agreement, collapse and speed.
+        with_agreement: compare with the teacher; collapse is looked for in any case.
+        timed: name -> what is timed, through the same `encode` for all.
     """
     begun = time.perf_counter()
-    verdict = Verdict()
+    verdict, texts = Verdict(), held_out.texts
     encoders = {
         name: model if isinstance(model, CachedEncoder | RidgeMapped) else CachedEncoder(model, name=name)
         for name, model in models.items()
     }
     if tasks:
-        if teacher in encoders:
-            settle_tasks(tasks, encoders[teacher])
+        if held_out.teacher in encoders:
+            settle_tasks(tasks, encoders[held_out.teacher])
         verdict.judged = judge(encoders, tasks)
         references = [name for name in (UNTRAINED, FREE) if name in encoders]
         verdict.alarms += verdict.judged.alarms(TRAINED, references)
     if len(texts) >= FEWEST:
         verdict.vectors = {name: encoders[name](texts) for name in (UNTRAINED, TRAINED) if name in encoders}
-        if with_agreement and teacher is not None and teacher_vectors is not None:
-            verdict.vectors[teacher] = teacher_vectors
-            verdict.agreement = agreement(
-                teacher_vectors, verdict.vectors[TRAINED], teacher_map, shared_space=shared_space
-            )
-            verdict.hardest = hardest(texts, teacher_vectors, verdict.vectors[TRAINED])
-            ours = {name: encoders[name](texts) for name in (UNTRAINED, FREE, TRAINED) if name in encoders}
-            verdict.neighbours = {name: shared_neighbours(teacher_vectors, vectors) for name, vectors in ours.items()}
-            untrained = verdict.neighbours.get(UNTRAINED)
-            # Tasks say it better, and a student that starts as its teacher can only lose by this measure.
-            if not tasks and not (untrained is not None and untrained.value > _THE_SAME):
-                for name in (each for each in ours if each != TRAINED):
-                    gap = verdict.neighbours[TRAINED].minus(verdict.neighbours[name])
-                    verdict.alarms += alarm("the teacher's nearest neighbours", TRAINED, name, gap.value, gap.interval)
+        if with_agreement and held_out.teacher is not None and held_out.vectors is not None:
+            _compare(verdict, encoders, held_out.teacher, held_out.vectors, held_out, alarms=not tasks)
         verdict.collapse = {name: collapse(vectors) for name, vectors in verdict.vectors.items()}
         verdict.alarms += verdict.collapse[TRAINED].pop("alarms", [])
     if with_agreement and not tasks and not verdict.agreement:
-        few = teacher is not None and len(texts) < FEWEST
+        few = held_out.teacher is not None and len(texts) < FEWEST
         why = too_few(len(texts)) if few else "there is nothing to measure it by"
         verdict.alarms.append(
             f"Nothing says how good the student is: {why}. Give more texts, a larger corpus.holdout, or judging.tasks."
         )
-    if with_speed and len(texts):
-        sample = [texts[row] for row in evenly_spaced(len(texts), timed_texts)]
-        for name, model in (models if timed is None else timed).items():
-            if name in (teacher, TRAINED):
-                verdict.speed[name] = speed(model, sample, seconds=2.0)
+    if timed and len(texts):
+        sample = [texts[row] for row in evenly_spaced(len(texts), TIMED)]
+        verdict.speed = {name: speed(model, sample, seconds=2.0) for name, model in timed.items()}
     verdict.seconds = time.perf_counter() - begun
     return verdict
+
+
+def _compare(
+    verdict: Verdict,
+    encoders: Mapping[str, Any],
+    teacher: str,
+    vectors: npt.NDArray[Any],
+    held_out: HeldOutTexts,
+    *,
+    alarms: bool,
+) -> None:
+    """Compare all models with the teacher on the held-out texts; `alarms`: no task says better who is behind."""
+    trained = verdict.vectors[TRAINED]
+    verdict.vectors[teacher] = vectors
+    verdict.agreement = agreement(vectors, trained, held_out.teacher_map, shared_space=held_out.shared_space)
+    verdict.hardest = hardest(held_out.texts, vectors, trained)
+    ours = {name: encoders[name](held_out.texts) for name in (UNTRAINED, FREE, TRAINED) if name in encoders}
+    verdict.neighbours = {name: shared_neighbours(vectors, each) for name, each in ours.items()}
+    untrained = verdict.neighbours.get(UNTRAINED)
+    if not alarms or (untrained is not None and untrained.value > _THE_SAME):
+        return  # a student that starts as its teacher can only lose by this measure
+    for name in (each for each in ours if each != TRAINED):
+        gap = verdict.neighbours[TRAINED].minus(verdict.neighbours[name])
+        verdict.alarms += alarm("the teacher's nearest neighbours", TRAINED, name, gap.value, gap.interval)

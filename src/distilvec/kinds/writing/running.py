@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError
 from distilvec.evenly import sampled_rows
-from distilvec.judging import TRAINED, UNTRAINED, GenerationTask, Verdict, judge_run
+from distilvec.judging import TRAINED, UNTRAINED, GenerationTask, HeldOutTexts, Verdict, judge_run
 from distilvec.judging.tables import read_table
 from distilvec.judging.tasks import JudgingTask
 from distilvec.judging.writing import asked, likelihood, writer_of
@@ -166,4 +166,4 @@ def judge_writing(
     untrained, shipped = students
     models: dict[str, Any] = {each.teacher.card.name: each.teacher for each in taught}
     models |= {UNTRAINED: untrained.eval(), TRAINED: shipped}
-    return judge_run(models, tasks, [], None, teacher=None, with_agreement=False, with_speed=False)
+    return judge_run(models, tasks, HeldOutTexts(), with_agreement=False)
