@@ -5,16 +5,16 @@ Times come from a short probe: the teacher encodes a few texts and the student t
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from distilvec.choosing.dry_run_lines import Plan, describe_corpus, describe_end, describe_mining
 from distilvec.choosing.probe import quiet_settings
 from distilvec.choosing.sample import whole_groups
 from distilvec.corpus.files import MANIFEST
@@ -26,7 +26,7 @@ from distilvec.flow.combine import combine, name_of_store
 from distilvec.flow.defaults import with_defaults
 from distilvec.flow.fit import adapted
 from distilvec.flow.lessons import combined_storage
-from distilvec.flow.mine import further_documents, mining_cost
+from distilvec.flow.mine import further_documents
 from distilvec.flow.prepare import (
     Prepared,
     Teachers,
@@ -78,30 +78,6 @@ class Probe:
         return self.recipe.place
 
 
-@dataclass
-class Plan:
-    """What a run would do.
-
-    Attributes:
-        lines: (stage, what will happen).
-        examples: texts as the teachers read them.
-        notes: things worth a second look.
-    """
-
-    lines: list[tuple[str, str]] = field(default_factory=list)
-    examples: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def add(self, stage: str, text: str) -> None:
-        self.lines.append((stage, text))
-
-    def text(self) -> str:
-        """What a terminal shows."""
-        width = max(len(stage) for stage, _ in self.lines)
-        lines = [f"{stage:<{width}}  {text}" for stage, text in self.lines]
-        return "\n".join([*lines, *self.examples, *(f"note: {note}" for note in self.notes)])
-
-
 def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -> Plan:
     """Probe a recipe without leaving anything behind.
 
@@ -128,7 +104,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         prepared = None
         if not teaching_only:
             prepared = settle(apart, corpus, probe.teachers, make_start(apart, corpus, probe.teachers), named)
-        _describe_corpus(corpus, summary)
+        describe_corpus(corpus, summary)
         train = np.asarray(corpus.train_rows)
         chosen = evenly_spaced(len(train), PROBE_TEXTS)
         rows = whole_groups(corpus, train[chosen], train)
@@ -140,7 +116,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         scored, written, scores = _probe_scorers(probe, rows, summary) if asked else (0.0, 0.0, None)
         seconds, disk = seconds + scored, disk + written
         if mining:
-            seconds += _describe_mining(corpus, further, probe, summary)
+            seconds += describe_mining(corpus, further, probe.teachers.first.card.width, summary)
         if prepared is not None:
             trained, kept = _probe_student(prepared, rows, taught, scores, summary)
             seconds, disk = seconds + trained, disk + kept
@@ -149,32 +125,8 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
             extra = f"; {few}" if few else ", agreement with the teacher" if compares(recipe) else ""
             summary.add("judging", (", ".join(task.name + own for task in prepared.tasks) or "no tasks") + extra)
         disk += _prepared_bytes(probe)
-    _describe_end(recipe, seconds, disk, summary, teaching_only=teaching_only)
+    describe_end(recipe, seconds, disk, summary, teaching_only=teaching_only)
     return summary
-
-
-def _describe_mining(corpus: Corpus, further: Corpus | None, probe: Probe, summary: Plan) -> float:
-    """Say what a search through all documents takes; its seconds."""
-    cost = mining_cost(corpus, further, probe.teachers.first.card.width)
-    summary.add(
-        "mining",
-        f"{cost.queries:,} queries in {cost.documents:,} documents, {cost.products:,.3g} products of vectors: "
-        f"{duration(cost.seconds)}",
-    )
-    return cost.seconds
-
-
-def _describe_end(recipe: Recipe, seconds: float, disk: float, summary: Plan, *, teaching_only: bool) -> None:
-    """Say how much room and time all of it takes, and what it leaves."""
-    free = shutil.disk_usage(_existing(Path(recipe.output))).free
-    summary.add("disk", f"{size(disk)} will be written; {size(free)} are free")
-    summary.add("time", f"about {duration(seconds)}" + ("" if teaching_only else " before judging"))
-    if disk > free:
-        summary.notes.append("there is not enough room on the disk")
-    if not teaching_only:
-        summary.add(
-            "output", f"{recipe.output}: student/, report.html, report.md, report.json, run.jsonl, checkpoints/"
-        )
 
 
 def _wanted(probe: Probe, prepared: Prepared | None, *, mining: bool) -> Sequence[Wanted]:
@@ -184,17 +136,6 @@ def _wanted(probe: Probe, prepared: Prepared | None, *, mining: bool) -> Sequenc
     if mining:
         return [NOTHING for _ in probe.teachers.each]
     return wants_of(probe.recipe, probe.corpus, probe.teachers)
-
-
-def _describe_corpus(corpus: Corpus, summary: Plan) -> None:
-    audit = corpus.audit
-    summary.add(
-        "corpus",
-        f"{len(corpus):,} {audit.noun} of {audit.read:,} rows; {len(corpus.train_rows):,} to train on, "
-        f"{len(corpus.holdout_rows):,} held out, {audit.duplicates:,} duplicates",
-    )
-    if audit.rejected:
-        summary.add("", "rejected: " + ", ".join(f"{count:,} {reason}" for reason, count in audit.rejected.items()))
 
 
 def _probe_teachers(
@@ -418,11 +359,6 @@ class _Rows:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._corpus, name)
-
-
-def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
-    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
 
 
 def _shorten(text: str, most: int = 200) -> str:
