@@ -92,7 +92,7 @@ def run(
     parts["corpus"].train_rows = parts["corpus"].train_rows[: given.pop("rows", 40)]
     torch.manual_seed(0)
     optimizer = OptimizerSection(**given.pop("optimizer", {"lr": 1e-2}))
-    built = build_method(method, given.pop("options", {}), None)
+    built = build_method(method, given.pop("options", {}))
     learnt = Material(parts["corpus"], parts["teachers"], parts["sources"], evaluate=given.pop("evaluate", None))
     training = TrainingSection(**{"epochs": 1, "batch_size": 8, "use_cpu": True, **given})
     fitted = fit(parts["student"], built, learnt, Settings(training, optimizer, out, cache=home), resume=resume)
