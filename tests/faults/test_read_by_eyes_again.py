@@ -34,7 +34,7 @@ from distilvec.recipe import Recipe
 from distilvec.scorers.load import load_scorer
 from distilvec.store import SignalStore, fill, remote
 from distilvec.students import fresh, load_student
-from distilvec.teachers import load_teacher
+from distilvec.teachers import Capabilities, Teacher, load_teacher
 
 
 class Counted:
@@ -310,9 +310,9 @@ def test_a_scorer_with_gradients_is_told_what_to_return() -> None:
 def test_paid_answers_are_kept_when_writing_fails(tmp_path: Path) -> None:
     """Whatever ends the writing, the teacher's stream is closed before anything else goes on."""
 
-    class Streaming:
+    class Streaming(Teacher):
         card = load_teacher(call=lengths).card
-        chunk, closed = 4, False
+        can, closed = Capabilities(paid=True, chunk=4), False
 
         def stream(self, texts: list[str]) -> Any:
             try:
