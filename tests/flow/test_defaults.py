@@ -45,7 +45,11 @@ def test_teacher_and_corpus_are_enough(
     assert "experiments/results/defaults" in chosen[1]
     saved = Recipe.load(tmp_path / "out" / "recipe.yaml")
     assert not is_open(saved)
-    assert (saved.method.name, saved.student.space, saved.student.shrink.layers) == ("cosine", "teacher", 1)
+    assert (saved.method.name, saved.student.space, saved.student.shrink.layers) == (
+        "cosine + token_states",
+        "teacher",
+        1,
+    )
     assert f"learning rate {saved.optimizer.lr:g}" in (tmp_path / "out" / "report.md").read_text()
 
 

@@ -177,8 +177,8 @@ def test_cdm_tokens_against_a_plain_loop(preset) -> None:
 
 def test_partners_are_averaged_and_padded_pairs_left_out() -> None:
     states = torch.tensor([[[1.0, 0.0], [3.0, 2.0], [5.0, 5.0]], [[7.0, 7.0], [0.0, 1.0], [0.0, 0.0]]])
-    pairs = torch.tensor([[[0, 0], [0, 1], [1, 2]], [[0, 1], [-1, -1], [-1, -1]]])
-    signals = TeacherSignals(torch.tensor([True, True]), alignments={"full": pairs})
+    cells = torch.tensor([[[0, 0], [0, 1], [1, 2]], [[0, 1], [-1, -1], [-1, -1]]])
+    signals = TeacherSignals(torch.tensor([True, True]), alignments={"full": cells})
     found, real = average_partners(states, pairs.pairs(signals, "full"), 3)
     assert found.tolist() == [[[2, 1], [5, 5], [0, 0]], [[0, 1], [0, 0], [0, 0]]]
     assert real.tolist() == [[True, True, False], [True, False, False]]
@@ -399,7 +399,7 @@ def perfect_step(method: Method) -> Step:
     signals.alignments = dict.fromkeys(
         ("full", "strict"), torch.tensor([[*row, *[(-1, -1)] * (longest - len(row))] for row in places])
     )
-    if hasattr(method, "maps"):
+    if len(method.maps):
         signals.tokens[TEACHER_LAST] = method.maps[0](own[0]).detach()
     if getattr(method, "heads", None):
         signals.sentence = method.heads[0](step.student.embedding[0]).detach()

@@ -92,6 +92,8 @@ def test_a_few_steps_lower_the_loss(real, teacher, pairs, name) -> None:
     options = {"queue": 64} if name == "distilcse" else {}
     if "init" in resolve(name).Options.model_fields:
         options["init"] = "random"  # a ridge map fitted to the few rows of this batch is perfect already
+    if name == "matryoshka":
+        options["of"] = {"name": "cosine", "init": "random"}
     if resolve(name).trains_on_pairs:
         real = Run.scored(teacher, pairs)
     method = real.build(name, **options)

@@ -101,6 +101,7 @@ _MOE = {
     "options.width": 1024,
     "options.gate": "linear",
     "options.dropout": 0.1,
+    "options.floor_weight": 1.0,
 }
 _add("paper-distillmoe", _LABELS, _MOE)
 _add("paper-distillmoe-supervised", _LABELS, _HEAD, _MOE)
@@ -185,7 +186,7 @@ _add(
     batch=32,
     epochs=30,
     pooling="mean",
-    options__preset="paper",
+    options__unit_target=True,
 )
 
 # [C] matchmaker, config/train/defaults.yaml: Adam at 7e-6 without decay, 32 triplets, passages of 200 pieces. [P] Dot

@@ -22,6 +22,7 @@ def _resolved(file: Path, folder: Path) -> dict[str, Any]:
     """What the trainer, the student and the method get of a recipe."""
     recipe = Recipe.load(file)
     training = recipe.training
+    options = recipe.build_method().options
     sharpness, schedule = recipe.optimizer.sharpness, training.lr_scheduler_kwargs
     student = given(recipe.student, "student")
     return {
@@ -43,7 +44,7 @@ def _resolved(file: Path, folder: Path) -> dict[str, Any]:
         "sharpness": None if sharpness is None else sharpness.kind,
         "rho": None if sharpness is None else sharpness.rho,
         "eta": None if sharpness is None else sharpness.eta,
-        **{f"options.{key}": value for key, value in recipe.build_method().options.model_dump().items()},
+        **{f"options.{key}": value for key, value in {**options.model_dump(), **vars(options.fixed)}.items()},
     }
 
 

@@ -377,7 +377,7 @@ def test_recipes_that_make_no_sense_with_scores(tmp_path: Path, tiny_bert: Path,
 
     refused(r'^scorers: .*"margin_mse"', scorers=[])
     refused(
-        r'^corpus\.text: .*"score_kl"',
+        r'^corpus\.text: .*"simcse \+ score_kl"',
         method=[{"name": "simcse"}, {"name": "score_kl"}],
         corpus={"path": sentences[:40]},
     )
