@@ -23,11 +23,11 @@ from distilvec.errors import DistilvecError, Interrupted
 
 RECIPE = """\
 corpus: {{path: texts.jsonl, label: label, holdout: 0.4}}
-teachers: [{{name: tiny, model: {teacher}}}]
+teachers: [{{name: tiny, model: {teacher}, dtype: float32}}]
 student: {{shrink: {{of: tiny, layers: 1}}}}
 method: {{name: talas, anchored_layers: 1, lasd_weight: 0}}
 optimizer: {{lr: 1.0e-3}}
-training: {{epochs: 1, batch_size: 8, seed: 3}}
+training: {{epochs: 1, batch_size: 8, seed: 3, bf16: false}}
 judging: {{speed: false}}
 output: {output}
 """

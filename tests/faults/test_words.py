@@ -89,7 +89,7 @@ def test_bad_yaml_in_a_change(recipe: Path, value: str) -> None:
         ("method.name.x=1", r'"name" in "method\.name\.x"'),
         ("corpus", r'"corpus".*key\.key=value'),
         ("=", r'"=".*key\.key=value'),
-        ("teachers=[null]", r"--set teachers\.0: keys belong here, not None"),
+        ("teachers=[null]", r"--set teachers\.0: give exactly one of model, call, api and vectors"),
         ("corpus.limit={}", r"--set corpus\.limit: .*integer"),
     ],
 )
@@ -180,7 +180,7 @@ def test_values_that_cannot_be_used_say_which_can(tmp_path: Path) -> None:
     with pytest.raises(DistilvecError, match=r'a ndarray is no teacher\..*"vectors": vectors'):
         distill(vectors, student="x", corpus=["a"], method="cosine", output=str(tmp_path / "out"))
     for asked in (check_index, adapt):
-        with pytest.raises(DistilvecError, match="a list is no name of a model"):
+        with pytest.raises(DistilvecError, match="no name of a model|valid string"):
             asked([1], np.eye(200, 3, dtype=np.float32) + 1, [f"text {n}" for n in range(200)])  # type: ignore[arg-type]
     frame = pd.DataFrame({"body": ["one", "two"], "other": [1, 2]})
     with pytest.raises(DistilvecError, match=r'no column "text", but "body", "other"\..*"text": "its name"'):

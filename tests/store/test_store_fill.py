@@ -17,7 +17,7 @@ from distilvec.corpus import content_keys
 from distilvec.errors import DataError, DistilvecError
 from distilvec.store import SignalStore, fill
 from distilvec.store.fill import distinct_positions
-from distilvec.teachers import Teacher, load_teacher
+from distilvec.teachers import Capabilities, Teacher, load_teacher
 from distilvec.teachers.vectors import VectorsTeacher
 
 
@@ -278,9 +278,9 @@ def test_the_first_of_equal_keys_counts(compared: int, monkeypatch: pytest.Monke
 def test_teacher_stream_is_closed_when_writing_fails(tmp_path: Path) -> None:
     """Whatever ends the writing, the teacher's stream is closed before anything else goes on."""
 
-    class Streaming:
+    class Streaming(Teacher):
         card = load_teacher(call=lengths).card
-        chunk, closed = 4, False
+        can, closed = Capabilities(paid=True, chunk=4), False
 
         def stream(self, texts: list[str]) -> Any:
             try:

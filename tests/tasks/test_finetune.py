@@ -242,13 +242,13 @@ def test_stopped_and_started_again_it_is_the_same_model(
         from distilvec.errors import Interrupted
         from distilvec.flow.finetune import finetune
         try:
-            finetune(sys.argv[1], sys.argv[2], sys.argv[3], training={"epochs": 5, "batch_size": 6})
+            finetune(sys.argv[1], sys.argv[2], sys.argv[3], training={"epochs": 5, "batch_size": 6, "bf16": False})
         except Interrupted as stopped:
             print(stopped)
             sys.exit(9)
     """
     # Fewer steps than those from which on the faster attention is sought: the two might not find the same.
-    options: dict[str, Any] = {"training": {"epochs": 5, "batch_size": 6}}
+    options: dict[str, Any] = {"training": {"epochs": 5, "batch_size": 6, "bf16": False}}
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     log = tmp_path / ".parts.finetune" / "run.jsonl"
     running = start.code(code, tiny_bert, files["train"], parts)

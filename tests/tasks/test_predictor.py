@@ -182,9 +182,10 @@ def test_finetuned_teacher_is_scored_with_its_prompt(tiny_bert: Path) -> None:
     model: Any = teacher.model  # type: ignore[attr-defined]
     head = TaskHead(model.get_embedding_dimension(), labels=["a", "b"])
     texts = ["one text", "another one"]
-    plain = predictor_of(SimpleNamespace(model=model, prompt="", wake=lambda: None), head)
+    plain = predictor_of(SimpleNamespace(model=model, head=head, prompt="", wake=lambda: None))  # type: ignore[arg-type]
     expected = plain.logits([f"query: {text}" for text in texts])
-    np.testing.assert_allclose(predictor_of(teacher, head).logits(texts), expected, atol=1e-5)
+    teacher.head = head
+    np.testing.assert_allclose(predictor_of(teacher).logits(texts), expected, atol=1e-5)
 
 
 def test_predictor_on_an_image_model(tmp_path: Path) -> None:

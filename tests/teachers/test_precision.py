@@ -12,11 +12,12 @@ import torch
 
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError
-from distilvec.flow.teach import open_store, open_teacher, teach_one
-from distilvec.recipe import TeacherSection
+from distilvec.flow.teach import open_store, teach_one
+from distilvec.recipe import ModelSection
 from distilvec.store import SignalStore
-from distilvec.teachers import load_teacher
+from distilvec.teachers import Reading, load_teacher
 from distilvec.teachers.precision import settle_precision
+from distilvec.teachers.table import open_teacher
 
 
 @pytest.fixture(params=[True, False], ids=["pays", "does not pay"])
@@ -72,8 +73,8 @@ def test_a_store_goes_on_in_its_own_precision(
 ) -> None:
     few, all_of_them = (read_corpus(sentences[:n], tmp_path / f"c{n}", holdout=0.0) for n in (60, 90))
 
-    def section(dtype: str | None) -> TeacherSection:
-        return TeacherSection.model_validate({"name": "minilm", "model": str(real_teacher_folder), "dtype": dtype})
+    def section(dtype: str | None) -> ModelSection:
+        return ModelSection.model_validate({"name": "minilm", "model": str(real_teacher_folder), "dtype": dtype})
 
     taught = teach_one(section("float32"), few, tmp_path / "stores")
     before = taught.store.read(taught.store.rows(few.teacher_keys))
@@ -87,7 +88,7 @@ def test_a_store_goes_on_in_its_own_precision(
     card = json.loads((tmp_path / "stores" / "minilm" / "store.json").read_text())["teacher"]
     assert card["dtype"] == "bfloat16" and card["fingerprint"] == taught.store.card["fingerprint"]
     with pytest.raises(DistilvecError, match="computed in bfloat16.*asks for float32"):
-        open_store(section("float32"), few, tmp_path / "stores", open_teacher(section("float32")))
+        open_store(section("float32"), few, tmp_path / "stores", open_teacher(section("float32"), Reading()))
     again = teach_one(section(None), all_of_them, tmp_path / "stores")
     assert again.filled.taught == 0 and again.teacher.card.dtype == "bfloat16"
 
@@ -95,6 +96,6 @@ def test_a_store_goes_on_in_its_own_precision(
 @pytest.mark.usefixtures("paying")
 def test_a_new_store_says_what_the_probe_chose(real_teacher_folder: Path, sentences: list[str], tmp_path: Path) -> None:
     corpus = read_corpus(sentences[:60], tmp_path / "corpus", holdout=0.0)
-    section = TeacherSection(name="minilm", model=str(real_teacher_folder))
+    section = ModelSection(name="minilm", model=str(real_teacher_folder))
     teach_one(section, corpus, tmp_path / "stores")
     assert SignalStore.open(tmp_path / "stores" / "minilm").card["dtype"] == "bfloat16"

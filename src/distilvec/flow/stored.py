@@ -29,7 +29,7 @@ class StoredTeacher:
 
     def __init__(self, teacher: Teacher, store: SignalStore, modality: str) -> None:
         self.teacher, self.store, self.modality = teacher, store, modality
-
+        self.model = teacher.model
         self.has_side, self.encode_query = teacher.has_side, teacher.encode_query
         self.encode_document = teacher.encode_document
 

@@ -26,6 +26,7 @@ def model_card(record: Record) -> str:
     """The part of the student's README.md that is ours."""
     lineage, rerun = record.find(Lineage) or Lineage(), record.find(Rerun) or Rerun()
     student, task = lineage.student, rerun.recipe.get("task")
+    separator = task.get("separator") if isinstance(task, dict) else None
     models = [(f"the teacher {each.card.name}", each.card.licence, "vectors") for each in lineage.teachers]
     models += [(f"the scorer {each.card.name}", each.card.licence, "scores") for each in lineage.scorers]
     if student.derived or student.licence:
@@ -34,7 +35,7 @@ def model_card(record: Record) -> str:
         head="\n\n".join([f"## {escape_markdown(record.title)}", *blocks_markdown(summary(record))]),
         student=student,
         task=task,
-        separator=repr(task.get("separator") if isinstance(task, dict) else None),
+        separator=repr("\n" if separator is None else separator),
         example=find_kind(record.items.removesuffix("s")).example,
         licences=[each for each in models if not each[1] or forbids_commercial_use(each[1])],
         numbers="\n\n".join(blocks_markdown(_numbers(record, lineage))),

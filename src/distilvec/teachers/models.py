@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from distilvec.errors import DistilvecError
+from distilvec.kinds.base import find_kind
 from distilvec.teachers.base import Teacher
 from distilvec.teachers.sections import ModelSection, Reading
 
@@ -29,10 +30,11 @@ def open_model(section: ModelSection, reading: Reading) -> Teacher:
 
 
 def _of_items(section: ModelSection, reading: Reading) -> Teacher | None:
-    """The teacher of images or molecules that a file or folder holds; None where a text model is to read SMILES."""
+    """The teacher of other items than texts that a file or folder holds; None if a text model can read them, too."""
     from distilvec.teachers.items import ItemTeacher, open_network
 
     path, name, modality = Path(section.model), section.name, reading.modality
+    kind = find_kind(modality)
     if path.suffix == ".safetensors" and not path.exists():
         raise DistilvecError("there is no such file", where=section.model, remedy="Check the path.")
     if path.is_file():
@@ -52,10 +54,10 @@ def _of_items(section: ModelSection, reading: Reading) -> Teacher | None:
         trust_remote_code=section.trust_remote_code,
     ).eval()
     if modality not in item_kinds(opened):
-        if modality == "molecule" and "text" in item_kinds(opened):
+        if kind.also_texts and "text" in item_kinds(opened):
             return None
         raise DistilvecError(
-            f"it reads {' and '.join(item_kinds(opened))} items, and the corpus holds {modality}s",
+            f"it reads {' and '.join(item_kinds(opened))} items, and the corpus holds {kind.noun}",
             where=name,
             remedy="Choose another model, or set corpus.modality if the corpus was taken for something else.",
         )

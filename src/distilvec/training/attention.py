@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 FILE = "attention.json"
-#: Shorter trainings are over before a choice pays: in bfloat16 eager may take half of the time.
-STEPS = 50
+#: Shorter trainings are over before a choice pays. The choice is made by time: two runs may not make the same.
+STEPS = 200
 _KERNELS = ("sdpa", "eager")
 _ROUNDS = 2
 #: Texts whose lengths say which batch a rehearsal takes.

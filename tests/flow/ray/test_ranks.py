@@ -34,7 +34,7 @@ def job(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> Path:
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
     recipe = {
         "corpus": {"path": "texts.txt"},
-        "teachers": [{"name": "mine", "model": str(tiny_bert)}],
+        "teachers": [{"name": "mine", "model": str(tiny_bert), "dtype": "float32"}],
         "student": {"model": str(tiny_bert)},
         "method": {"name": "cosine"},
         "output": "out",

@@ -59,7 +59,13 @@ def recipe_of(folder: Path, teacher: dict[str, Any], student: Path, output: str,
 
 def test_all_signals_are_those_of_one_process(cluster: str, tmp_path: Path, texts: list[str], tiny_bert: Path) -> None:
     alone, pool = (
-        recipe_of(tmp_path, {"model": str(tiny_bert), "token_axes": 8}, tiny_bert, output, method={"name": "emo"})
+        recipe_of(
+            tmp_path,
+            {"model": str(tiny_bert), "token_axes": 8, "dtype": "float32"},
+            tiny_bert,
+            output,
+            method={"name": "emo"},
+        )
         for output in ("alone", "pool")
     )
     one = teach_alone(alone)[0][0]
