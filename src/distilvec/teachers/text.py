@@ -19,7 +19,14 @@ from distilvec.errors import DistilvecError, nearest
 from distilvec.modules.adapters import CONFIG, WEIGHTS, leave_out_prompt, merge_adapters, read_both_ways
 from distilvec.modules.guarded import cut_in
 from distilvec.modules.opening import inner_folders, locate, locate_adapters, open_model
-from distilvec.modules.pipeline import PoolingChoice, read_plainly, set_length, set_pooling, side_prompt
+from distilvec.modules.pipeline import (
+    PoolingChoice,
+    named_prompt,
+    read_plainly,
+    set_length,
+    set_pooling,
+    side_prompt,
+)
 from distilvec.modules.promised_tokens import tokens_put
 from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.modules.text_ids import id_count
@@ -278,11 +285,10 @@ class TextTeacher(SentenceTeacher):
     def _resolve(self, prompt: str | None) -> str:
         if prompt is None:
             return self.prompts.get(self.model.default_prompt_name or "", "")
+        found = named_prompt(self.model, prompt)
         if prompt in self.model.prompts:
-            found = self.model.prompts[prompt] or ""  # an empty one is a prompt, too: none for documents, say
             logger.info('"%s" is the name of a prompt of this model: %r', prompt, found)
-            return found
-        return prompt
+        return found
 
     def _make_card(self, name: str, source: str, folder: Path, dtype: str, beside: list[Any]) -> TeacherCard:
         from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
