@@ -239,7 +239,8 @@ def _by_use(
         if spec["model"]["type"] == "BPE":
             used, steps = count_parts(spec["model"], pieces, used)
             domain[list(used)] = list(used.values())
-        order.append(iter(sorted(used, key=lambda i, used=used, steps=steps: (-used[i], steps[i], i))))
+        ranked = sorted((-count, steps[index], index) for index, count in used.items())
+        order.append(iter([index for _, _, index in ranked]))
     use /= use.sum(1, keepdims=True)
     kept, covered = set(required), use[:, list(required)].sum(1)
     while len(kept) < vocabulary and np.isfinite(covered).any():

@@ -51,7 +51,7 @@ class Tokenisation(Data):
             return None
         tokenizer = getattr(outcome.shipped, "tokenizer", None)
         backends = reduced_backends(tokenizer, getattr(getattr(first.teacher, "model", None), "tokenizer", None))
-        if backends is None:
+        if tokenizer is None or backends is None:
             return None
         numbers = np.asarray(corpus.domains)[outcome.held_out]
         measured = []
