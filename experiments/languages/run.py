@@ -42,12 +42,12 @@ MODEL, NAME, PROMPT = "multilingual-e5-small", "e5", "query: "
 DTYPE = "bfloat16" if bfloat16_pays() else "float32"
 #: Size -> languages, and the shape.
 SIZES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "ten": (texts.LANGUAGES, {"layers": 8, "vocabulary": 64_000, "embedding": 64, "inner": 384}),
+    "ten": (texts.LANGUAGES, {"layers": 10, "vocabulary": 64_000, "embedding": 64, "inner": 192}),
     "ten, first trial's shape": (
         texts.LANGUAGES,
         {"layers": 4, "vocabulary": 40_000, "embedding": 96, "inner": 768},
     ),
-    "two": (texts.TWO, {"layers": 5, "vocabulary": 24_000, "embedding": 72, "inner": 256}),
+    "two": (texts.TWO, {"layers": 6, "vocabulary": 24_000, "embedding": 64, "inner": 176}),
 }
 #: Shapes of about 12 M parameters (the first has 8.6 M), compared before training.
 STARTS: dict[str, dict[str, Any]] = {
