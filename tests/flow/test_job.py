@@ -483,6 +483,29 @@ def test_prompts_not_used_in_training_are_reported(
     assert "prompts of its own" not in caplog.text
 
 
+@pytest.mark.parametrize("given", ["query: ", "query"])
+def test_a_student_cut_out_of_its_teacher_reads_with_the_teachers_prompt(
+    given: str, tmp_path: Path, tiny_bert: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    prompts = {"query": "query: ", "document": "passage: "}
+    SentenceTransformer(str(tiny_bert), device="cpu", prompts=prompts).save(str(tmp_path / "prompted"))
+    teacher = {"name": "tiny", "model": str(tmp_path / "prompted"), "prompt": given}
+    # All blocks are kept, so both give the same vectors before training.
+    student = {"shrink": {"of": "tiny", "layers": [1, 2, 3]}}
+    job = Job(recipe(tmp_path, tiny_bert, sentences, teachers=[teacher], student=student))
+    check_job(job)
+    assert "prompts of its own" not in caplog.text
+    made, (taught,) = job.start.open(), job.taught
+    vectors = taught.store.read(taught.store.rows(job.corpus.teacher_keys[:20]))
+    for encode in (made.encode, made.encode_query, made.encode_document):
+        np.testing.assert_allclose(encode(job.corpus.texts(np.arange(20))), vectors, atol=2e-3)
+    unlike = made.encode(job.corpus.texts(np.arange(20)), prompt="")
+    assert np.abs(unlike - vectors).max() > 0.01
+    other = recipe(tmp_path, tiny_bert, sentences, teachers=[teacher | {"prompt": ""}], student=student)
+    keys = [start.start_key(each.student, each.teachers, job.corpus, 0) for each in (job.recipe, other)]
+    assert keys[0] != keys[1], "a student that was made for another prompt is not taken"
+
+
 def test_statistics_of_a_shared_store_are_those_of_the_corpus(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:

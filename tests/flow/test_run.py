@@ -90,6 +90,39 @@ def test_another_teacher_of_the_same_name_moves_nothing(tmp_path: Path, bare: Pa
     assert (tmp_path / "out/recipe.yaml").read_bytes() == before
 
 
+def test_the_report_has_the_tokenisation_of_each_language(
+    tmp_path: Path, tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    texts = [" ".join(text.split()[:8]) for text in sentences[:120]]
+    rows = [{"text": text, "language": "plain"} for text in texts]
+    rows += [{"text": codecs.encode(text, "rot13"), "language": "cipher"} for text in texts[:30]]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = Recipe.build(
+        {
+            "corpus": {"path": str(tmp_path / "texts.jsonl"), "domain": "language", "holdout": 0.3},
+            "teachers": [{"name": "tiny", "model": str(tiny_model_folders["xlmr"])}],
+            "student": {"shrink": {"of": "tiny", "layers": 1, "vocabulary": 200}},
+            "method": {"name": "cosine"},
+            "training": {"max_steps": 2, "batch_size": 8, "use_cpu": True},
+            "judging": {"speed": False},
+            "output": str(tmp_path / "out"),
+        }
+    )
+    done = run(given)
+    measured = done.record["tokenisation"].domains
+    assert {row.domain for row in measured} == {"plain", "cipher"}
+    assert measured[0].unchanged == min(row.unchanged for row in measured) < 1
+    corpus = Corpus.open(tmp_path / "out/corpus")
+    teacher = SentenceTransformer(str(tiny_model_folders["xlmr"]), device="cpu").tokenizer
+    for row in measured:
+        held = corpus.holdout_rows[corpus.domains[corpus.holdout_rows] == corpus.domain_names.index(row.domain)]
+        pieces = [(done.student.tokenizer.tokenize(text), teacher.tokenize(text)) for text in corpus.texts(held)]
+        assert row.texts == len(held)
+        assert row.unchanged == pytest.approx(np.mean([ours == theirs for ours, theirs in pieces]))
+        assert row.student >= row.teacher > 1
+    assert "| cipher |" in (tmp_path / "out/report.md").read_text()
+
+
 def test_another_language_is_learnt_from_the_teachers_own(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:

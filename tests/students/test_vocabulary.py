@@ -123,6 +123,56 @@ def test_a_vocabulary_larger_than_the_corpus_uses_is_filled_up(real_teacher_fold
     assert not [piece for piece in pruned.tokenizer.get_vocab() if piece.startswith("[unused")]
 
 
+def languages(words: dict[str, int]) -> Any:
+    """A Unigram tokenizer of these words, longer ones before shorter ones, and of all their characters."""
+    characters = sorted(set("".join(words)))
+    vocabulary = [("<unk>", 0.0), ("▁", -3.0), *(("▁" + word, -float(rank)) for word, rank in words.items())]
+    backend = Tokenizer(models.Unigram([*vocabulary, *((each, -20.0) for each in characters)], unk_id=0))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    return fast_tokenizer(backend, unk_token="<unk>", pad_token="<unk>")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "qwen3"])
+def test_a_small_language_keeps_as_much_as_a_large_one(
+    kind: str, tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    large, small = [f"haus{letter}" for letter in "abcdefgh"], [f"casa{letter}" for letter in "abcdefgh"]
+    tokenizer = languages({word: rank for rank, word in enumerate(large + small, start=1)})
+    if kind == "qwen3":
+        tokenizer = train_tokenizer([*large, *small] * 9, 700)
+    # The rarest word of the large language is as frequent as the most frequent one of the small language.
+    texts = [word for place, word in enumerate(large) for _ in range(80 - 8 * place)]
+    of_large = len(texts)
+    texts += [word for place, word in enumerate(small) for _ in range(10 - place)]
+    domains = [0] * of_large + [1] * (len(texts) - of_large)
+    with pytest.raises(DistilvecError) as refused:
+        prune_tokenizer(tokenizer, texts, 3)
+    floor = int(re.findall(r"at least (\d+) pieces", str(refused.value))[0])
+
+    def kept(vocabulary: int, of: list[int] | None) -> tuple[int, int]:
+        pruned = prune_tokenizer(tokenizer, iter(texts), vocabulary, domains=of).tokenizer
+        before, after = ({word: each.tokenize(word) for word in large + small} for each in (tokenizer, pruned))
+        return tuple(sum(before[word] == after[word] for word in words) for words in (large, small))  # type: ignore
+
+    budget = next(size for size in range(floor, floor + 60) if sum(kept(size, None)) >= 8)
+    together, apart = kept(budget, None), kept(budget, domains)
+    assert together[0] == 8, "the large language takes all"
+    assert apart[0] >= 3 and apart[1] >= 3, apart
+    assert kept(budget, [0] * len(texts)) == together
+
+
+def test_pieces_of_other_scripts_come_last() -> None:
+    words = {"дом": 1, "город": 2, "house": 3, "town": 4, "homes": 5, "mouse": 6}
+    tokenizer = languages(words)
+    texts = ["homes town wheres"]
+    whole = prune_tokenizer(tokenizer, texts, 1000).tokenizer
+    assert len(whole) == len(tokenizer), "with room enough they are kept"
+    foreign = sum(bool(re.search("[а-я]", piece)) for piece in tokenizer.get_vocab())
+    kept = prune_tokenizer(tokenizer, texts, len(tokenizer) - foreign).tokenizer.get_vocab()
+    assert {"▁house", "▁mouse"} <= kept.keys()
+    assert not {piece for piece in kept if re.search("[а-я]", piece)}
+
+
 def test_byte_pairs_keep_the_merges_that_build_them(tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
     tokenizer = load_student(tiny_model_folders["qwen3"], device="cpu").tokenizer
     pruned = prune_tokenizer(tokenizer, sentences, 320).tokenizer

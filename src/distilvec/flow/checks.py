@@ -78,7 +78,8 @@ def _warn(student: SentenceTransformer, corpus: Corpus) -> None:
     if others:
         logger.warning(
             "The student has prompts of its own for queries or documents (%s), with which it is judged and served, and "
-            "is trained without. Where that is not meant, empty `prompts` in its config_sentence_transformers.json.",
+            "is trained without. A student that is cut out of its teacher takes over `teachers.prompt`, if it is set. "
+            "Otherwise empty `prompts` in its config_sentence_transformers.json if that is not meant.",
             ", ".join(repr(each) for each in sorted(others)),
         )
 

@@ -41,6 +41,6 @@ def shrink_model(
     if corpus is not None:
         with tempfile.TemporaryDirectory(prefix="distilvec-shrink-") as place:
             texts = read_corpus(str(corpus), place, text=text, holdout=0.0).texts()
-    smaller, report = shrink(model, layers=layers, vocabulary=vocabulary, texts=texts, seen=None, **sizes)
+    smaller, report = shrink(model, layers=layers, vocabulary=vocabulary, texts=texts, domains=None, seen=None, **sizes)
     ship(smaller, output)
     return f"{report}\nstudent     {output}"

@@ -21,7 +21,7 @@ from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.files import temporary, writing
 from distilvec.kinds.base import NETWORKS
 from distilvec.modules.blocks import find_transformer
-from distilvec.modules.pipeline import PoolingChoice, limit_length
+from distilvec.modules.pipeline import PoolingChoice, limit_length, named_prompt
 from distilvec.recipe import Recipe, StudentSection, TeacherSection, given
 from distilvec.recipe.places import or_a_teacher
 from distilvec.students import Seen, load_student
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 FOLDER = "start"
 #: Texts that a new tokenizer learns from, at most: more take minutes and change few of its pieces.
 LEARNED = 200_000
+#: With more domains than this all texts count together: each domain needs one number per piece of the tokenizer.
+DOMAINS = 100
 #: Keys of the section that say what becomes of the student, not what it is.
 _LATER = {"space", "fold", "router", "router_balance", "remember", "lora", "extend_length"}
 
@@ -90,6 +92,8 @@ def start_key(section: StudentSection, teachers: Sequence[TeacherSection], corpu
         files = [file for file in folder.rglob("*") if file.suffix in suffixes and file.is_file()]
         called = teacher.address if teacher else str(folder)
         sources.append([teacher.pooling if teacher else None, called, hash_files(folder, sorted(files))])
+        if teacher and teacher.prompt is not None:
+            sources[-1].append(teacher.prompt)
     made_of = section.model_dump(mode="json", exclude=_LATER)
     rows = hashlib.blake2b(np.asarray(corpus.train_rows).tobytes(), digest_size=16).hexdigest()
     return fingerprint(version("distilvec"), made_of, sources, corpus.fingerprint, rows, seed)[:16]
@@ -139,9 +143,13 @@ def teacher_model(section: ModelSection, pooling: PoolingChoice | None = None) -
             where=f"teacher {section.name}",
             remedy="Write the merged model into a folder (see the page on LLM2Vec), and name that.",
         )
-    return load_student(
+    model = load_student(
         section.address, pooling=pooling or section.pooling, trust_remote_code=section.trust_remote_code
     )
+    if section.prompt is not None:  # the stored vectors have it, so the student is trained and served with it
+        prompt = named_prompt(model, section.prompt)
+        model.prompts, model.default_prompt_name = {"query": prompt, "document": prompt}, "query"
+    return model
 
 
 def source_model(name: str, section: StudentSection, teachers: Sequence[TeacherSection]) -> SentenceTransformer:
@@ -195,7 +203,7 @@ def make_student(
         sizes = cut.model_dump(exclude={"of", "parameters"})
         fitted = any(sizes[name] for name in ("vocabulary", "embedding", "inner", "heads", "width"))
         model = seen.get(("model", of, section.pooling, section.revision), lambda: source(of))
-        student, _ = shrink(model, **sizes, texts=texts if fitted else None, seen=seen)
+        student, _ = shrink(model, **sizes, texts=texts if fitted else None, domains=_domains(corpus), seen=seen)
     elif section.fresh is not None:
         from distilvec.students.fresh_models import FRESH_LENGTH, fresh
 
@@ -219,6 +227,7 @@ def make_student(
             dimensions=table.dimensions,
             vocabulary=table.vocabulary,
             texts=texts,
+            domains=_domains(corpus),
             cache=corpus.folder.parent / "pieces",
         )
     elif (network := next((name for name in NETWORKS if getattr(section, name) is not None), None)) is not None:
@@ -240,6 +249,13 @@ def make_student(
     if section.max_length:
         limit_length(student, section.max_length)
     return with_dropout(student, section.dropout)
+
+
+def _domains(corpus: Corpus) -> np.ndarray | None:
+    """The domain of each training text; None without domains, or with too many of them."""
+    if corpus.domains is None or len(corpus.domain_names or ()) > DOMAINS:
+        return None
+    return np.asarray(corpus.domains)[corpus.train_rows]
 
 
 #: How transformers' blocks call the share of what they drop.

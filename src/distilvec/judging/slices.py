@@ -119,11 +119,11 @@ def item_masks(
         name -> bool [n].
     """
     masks: dict[str, Mask] = {}
-    ours, theirs = _backend(student_tokenizer), _backend(teacher_tokenizer)
+    ours = _backend(student_tokenizer)
     if corpus.kind.tokenized and ours is not None:
         cut = _cut(ours, corpus.texts(rows))
-        if theirs is not None and ours.get_vocab().keys() < theirs.get_vocab().keys():
-            names = zip(cut, _cut(theirs, corpus.texts(rows)), strict=True)
+        if (both := reduced_backends(student_tokenizer, teacher_tokenizer)) is not None:
+            names = zip(cut, _cut(both[1], corpus.texts(rows)), strict=True)
             masks[OTHER_PIECES] = np.array([one.tokens != other.tokens for one, other in names])
         counted = sampled_rows(corpus.train_rows, COUNTED)
         counts = _counts(ours, corpus.texts(counted))
@@ -136,6 +136,14 @@ def item_masks(
         largest = np.argsort(-np.bincount(domains, minlength=len(corpus.domain_names)), kind="stable")[:DOMAINS]
         masks |= {f"of the domain {corpus.domain_names[each]}": domains == each for each in largest}
     return masks
+
+
+def reduced_backends(student_tokenizer: Any, teacher_tokenizer: Any) -> tuple[Any, Any] | None:
+    """Plain copies of both `tokenizers.Tokenizer`; None unless the student's pieces are a part of the teacher's."""
+    ours, theirs = _backend(student_tokenizer), _backend(teacher_tokenizer)
+    if ours is None or theirs is None or not ours.get_vocab().keys() < theirs.get_vocab().keys():
+        return None
+    return ours, theirs
 
 
 def _by_length(lengths: Array) -> dict[str, Mask]:

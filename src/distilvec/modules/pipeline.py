@@ -37,6 +37,13 @@ def default_prompt(model: SentenceTransformer) -> str:
     return (model.prompts or {}).get(getattr(model, "default_prompt_name", None) or "") or ""
 
 
+def named_prompt(model: SentenceTransformer, prompt: str) -> str:
+    """Return the model's prompt of this name, or `prompt` itself if there is no such name."""
+    if prompt not in (model.prompts or {}):
+        return prompt
+    return model.prompts[prompt] or ""  # an empty one is a prompt, too: none for documents, say
+
+
 def side_prompt(model: SentenceTransformer, side: str) -> str:
     """What `encode_query` or `encode_document` puts before a text; `side` is "query" or "document"; "" = nothing.
 

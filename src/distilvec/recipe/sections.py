@@ -46,7 +46,11 @@ class CorpusSection(Section):
         "left at text, it is the column image of images (.npz: the only such array) and smiles of molecules",
     )
     label: str | None = Field(None, description="label column")
-    domain: str | None = Field(None, description="column naming each item's domain (for DISAM and reports)")
+    domain: str | None = Field(
+        None,
+        description="column naming each item's domain or language: reports show each, reduced "
+        "vocabularies cover all alike, and DISAM compares them",
+    )
     role: str | None = Field(
         None,
         description="column telling queries (query, question, anchor or 0) from documents (document, passage, positive "

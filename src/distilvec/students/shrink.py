@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import class_names, find_blocks, find_transformer, parameters
-from distilvec.modules.pipeline import limit_length
+from distilvec.modules.pipeline import default_prompt, limit_length
 from distilvec.progress import at_work
 from distilvec.students.fit_texts import Seen
 from distilvec.students.load import can_omit_pooler, drop_pooler, load_student
@@ -104,6 +104,7 @@ def shrink(
     positions: int | None = None,
     width: int | None = None,
     texts: Iterable[str] | None = None,
+    domains: Iterable[int] | None = None,
     seen: Seen | None = None,
 ) -> tuple[SentenceTransformer, ShrinkReport]:
     """A new model with a part of another's blocks, word pieces and widths; the other is left as it is.
@@ -122,6 +123,7 @@ def shrink(
         width: numbers of the states of each block, whole heads of them; a linear map behind the pooling leads back to
             the source's space.
         texts: what the student will read; needed with all but `layers` and `positions`, read once.
+        domains: number of each text's domain or language: `vocabulary` covers each of them alike.
         seen: where what the model gives for the texts is kept for further cuts of the same model, unchanged.
 
     Returns:
@@ -151,8 +153,9 @@ def shrink(
     if vocabulary is not None:
         from distilvec.students.vocabulary import prune_tokenizer
 
-        ids = _config_ids(cut.config)
-        pruned = prune_tokenizer(transformer.tokenizer, sample, vocabulary, keep_ids=ids, rows=rows)
+        prompt = transformer.tokenizer(default_prompt(source), add_special_tokens=False)["input_ids"]
+        ids = [*_config_ids(cut.config), *prompt]
+        pruned = prune_tokenizer(transformer.tokenizer, sample, vocabulary, domains=domains, keep_ids=ids, rows=rows)
     tokenizer = transformer.tokenizer if pruned is None else pruned.tokenizer
     reshaping: Reshaping | None = None
     if not shape.whole:

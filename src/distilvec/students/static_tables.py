@@ -40,6 +40,7 @@ def static(
     dimensions: int | None = 256,
     vocabulary: int | None = None,
     texts: Sequence[str] | None = None,
+    domains: Iterable[int] | None = None,
     cache: str | Path | None = None,
 ) -> SentenceTransformer:
     """A student of stock `StaticEmbedding`: the weighted mean of its word pieces' vectors.
@@ -59,6 +60,7 @@ def static(
         dimensions: d, at most so many principal axes; None keeps all D of them.
         vocabulary: keep at most so many pieces, those used most in `texts`; None keeps all.
         texts: what the student will read; read twice.
+        domains: number of each text's domain or language: `vocabulary` covers each of them alike.
         cache: folder in which the teacher's vectors of its pieces are kept (`piece_vectors`).
 
     Raises:
@@ -72,7 +74,7 @@ def static(
     source = load_student(of) if isinstance(of, str | Path) else of
     original = fast_tokenizer_of(source)
     readable = readable_pieces(original)
-    backend, old_ids = _tokenizer(original, vocabulary, texts)
+    backend, old_ids = _tokenizer(original, vocabulary, texts, domains)
     ranks = np.searchsorted(readable, old_ids)
     kept = np.isin(old_ids, readable)
     vectors = piece_vectors(source, old_ids[kept], cache=cache)
@@ -149,7 +151,9 @@ def principal_axes(
     return np.asarray(coordinates / max(float(length), 1e-12))
 
 
-def _tokenizer(original: Any, vocabulary: int | None, texts: Sequence[str] | None) -> tuple[Any, npt.NDArray[np.int64]]:
+def _tokenizer(
+    original: Any, vocabulary: int | None, texts: Sequence[str] | None, domains: Iterable[int] | None
+) -> tuple[Any, npt.NDArray[np.int64]]:
     """The student's `tokenizers.Tokenizer`, and the teacher's id of each of its ids."""
     if vocabulary is None:
         backend = plain_backend(original)
@@ -160,5 +164,5 @@ def _tokenizer(original: Any, vocabulary: int | None, texts: Sequence[str] | Non
             where="texts",
             remedy="Give texts=, or leave vocabulary out.",
         )
-    pruned = prune_tokenizer(original, texts, vocabulary)
+    pruned = prune_tokenizer(original, texts, vocabulary, domains=domains)
     return plain_backend(pruned.tokenizer), pruned.kept_ids.numpy()

@@ -7,7 +7,7 @@ import random
 import string
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
@@ -45,13 +45,22 @@ class PrunedVocabulary:
 
 
 def prune_tokenizer(
-    tokenizer: Any, texts: Iterable[str], vocabulary: int, *, keep_ids: Iterable[int] = (), rows: int | None = None
+    tokenizer: Any,
+    texts: Iterable[str],
+    vocabulary: int,
+    *,
+    domains: Iterable[int] | None = None,
+    keep_ids: Iterable[int] = (),
+    rows: int | None = None,
 ) -> PrunedVocabulary:
     """Reduce a tokenizer to the pieces that the texts use most, filled up with its own most frequent others.
 
+    With domains, such as languages, the kept pieces cover the same share of each domain's tokens, whatever its size:
+    the next piece is always the most used one of the domain that is covered least.
+
     A small corpus does not show what other texts of its kind are made of, so the pieces that it leaves free go to those
     that the tokenizer itself ranks first: WordPiece ids and BPE merges are in the order of frequency, Unigram pieces
-    have scores.
+    have scores. Pieces with characters that the texts do not have come last.
 
     Always kept: special tokens, bytes (byte-level alphabets and byte fallback), printable ASCII characters and every
     character that the texts use, in the forms for the start and the middle of a word. A BPE piece counts as a use of
@@ -62,6 +71,7 @@ def prune_tokenizer(
         tokenizer: a transformers tokenizer (WordPiece, BPE or Unigram); left as it is.
         texts: read once; a joint item (`corpus.keys.PAIR`) is the pair that it is.
         vocabulary: how many pieces are kept; all where there are fewer.
+        domains: number of each text's domain, from 0; None: one domain.
         keep_ids: further ids that must stay.
         rows: rows of the model's embedding table.
 
@@ -80,7 +90,7 @@ def prune_tokenizer(
             remedy="Use the tokenizer that belongs to the model.",
         )
     use = _Use(backend, size=max(pieces) + 1)
-    use.count(texts)
+    use.count(texts, domains)
     required = _required(spec, pieces, use.counts) | {index for index in keep_ids if index in pieces}
     kept = _choose(spec, pieces, use.counts, required, vocabulary)
     order = _compact(kept, backend)
@@ -116,18 +126,21 @@ def plain_backend(tokenizer: Any) -> Any:
 
 
 class _Use:
-    """How often each piece occurs in the texts, and a sample of the texts."""
+    """Counts of the pieces in each domain, int64 [domains, pieces], and a sample of the texts."""
 
     def __init__(self, backend: Any, size: int) -> None:
         self.backend, self.size = backend, size
-        self.counts = np.zeros(size, dtype=np.int64)
+        self.counts = np.zeros((1, size), dtype=np.int64)
         self.sample: list[str] = []
         self._draw, self._seen = random.Random(0), 0
 
-    def count(self, texts: Iterable[str]) -> None:
+    def count(self, texts: Iterable[str], domains: Iterable[int] | None = None) -> None:
+        numbers = repeat(0) if domains is None else iter(domains)
         for chunk in _chunks(texts):
-            flat = [index for ids in _encode(self.backend, chunk) for index in ids]
-            self.counts += np.bincount(np.asarray(flat, dtype=np.int64), minlength=self.size)
+            for ids, number in zip(_encode(self.backend, chunk), numbers, strict=False):
+                if number >= len(self.counts):
+                    self.counts = np.pad(self.counts, ((0, number + 1 - len(self.counts)), (0, 0)))
+                np.add.at(self.counts[number], ids, 1)
             self._keep_some(chunk)
         if self._seen == 0:
             raise DistilvecError(
@@ -179,7 +192,7 @@ def _required(spec: dict[str, Any], pieces: dict[int, str], counts: np.ndarray) 
 
         names += ByteLevel.alphabet()
     characters = set(string.printable) - set(string.whitespace)
-    for index in np.flatnonzero(counts):
+    for index in np.flatnonzero(counts.sum(0)):
         characters |= set(pieces[int(index)].removeprefix(prefix).removesuffix(suffix))
     for character in characters:
         names += [character, prefix + character, character + suffix, prefix + character + suffix]
@@ -201,16 +214,43 @@ def _choose(
             f"vocabulary is {vocabulary}, but special tokens, bytes and single characters alone are {len(required)}",
             remedy=f"Allow at least {len(required)} pieces.",
         )
-    used = {int(index): int(counts[index]) for index in np.flatnonzero(counts)}
-    steps = dict.fromkeys(used, 0)
-    if kind == "BPE":
-        used, steps = count_parts(spec["model"], pieces, used)
-    wanted = sorted((index for index in used if index not in required), key=lambda i: (-used[i], steps[i], i))
-    kept = required | set(wanted[: vocabulary - len(required)])
-    for index in _ranked(spec, pieces, kept):
+    kept = _by_use(spec, pieces, counts, required, vocabulary)
+    seen = {character for index in kept for character in pieces[index]}
+    for foreign in (False, True):
         if len(kept) >= vocabulary:
             break
-        kept.add(index)
+        for index in _ranked(spec, pieces, kept):
+            if len(kept) < vocabulary and (foreign or seen.issuperset(pieces[index])):
+                kept.add(index)
+    return kept
+
+
+def _by_use(
+    spec: dict[str, Any], pieces: dict[int, str], counts: np.ndarray, required: set[int], vocabulary: int
+) -> set[int]:
+    """The required ids and the most used ones, always of the domain that is covered least, up to the budget.
+
+    A BPE piece is used less than its parts, so its parts are in `kept` before it.
+    """
+    use, order = counts[counts.any(1)].astype(float), []
+    for domain in use:
+        used = {int(index): int(domain[index]) for index in np.flatnonzero(domain)}
+        steps = dict.fromkeys(used, 0)
+        if spec["model"]["type"] == "BPE":
+            used, steps = count_parts(spec["model"], pieces, used)
+            domain[list(used)] = list(used.values())
+        ranked = sorted((-count, steps[index], index) for index, count in used.items())
+        order.append(iter([index for _, _, index in ranked]))
+    use /= use.sum(1, keepdims=True)
+    kept, covered = set(required), use[:, list(required)].sum(1)
+    while len(kept) < vocabulary and np.isfinite(covered).any():
+        least = int(covered.argmin())
+        index = next((index for index in order[least] if index not in kept), None)
+        if index is None:
+            covered[least] = np.inf
+        else:
+            kept.add(index)
+            covered += use[:, index]
     return kept
 
 
@@ -220,8 +260,8 @@ def _ranked(spec: dict[str, Any], pieces: dict[int, str], kept: set[int]) -> Ite
     A merged BPE piece comes only once its two parts are in `kept`, which the caller fills.
     """
     model = spec["model"]
-    added = {entry["id"] for entry in spec["added_tokens"]}
-    others = [index for index in sorted(pieces) if index not in kept | added and not is_free(pieces[index])]
+    taken = kept | {entry["id"] for entry in spec["added_tokens"]}
+    others = [index for index in sorted(pieces) if index not in taken and not is_free(pieces[index])]
     if model["type"] == "Unigram":
         yield from sorted(others, key=lambda index: -model["vocab"][index][1])
         return

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from distilvec.corpus.keys import split_pair
 from distilvec.modules.guarded import cut_in
 from distilvec.modules.opening import inner_folders, locate, locate_adapters, open_model
-from distilvec.modules.pipeline import read_plainly, set_length, set_pooling, side_prompt
+from distilvec.modules.pipeline import named_prompt, read_plainly, set_length, set_pooling, side_prompt
 from distilvec.modules.promised_tokens import tokens_put
 from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.modules.text_ids import id_count
@@ -274,11 +274,10 @@ class TextTeacher(Teacher):
     def _resolve(self, prompt: str | None) -> str:
         if prompt is None:
             return self.prompts.get(self.model.default_prompt_name or "", "")
+        found = named_prompt(self.model, prompt)
         if prompt in self.model.prompts:
-            found = self.model.prompts[prompt] or ""  # an empty one is a prompt, too: none for documents, say
             logger.info('"%s" is the name of a prompt of this model: %r', prompt, found)
-            return found
-        return prompt
+        return found
 
     def _make_card(self, section: ModelSection, folder: Path, beside: list[Any]) -> TeacherCard:
         from sentence_transformers.sentence_transformer.modules import Normalize, Pooling

@@ -22,6 +22,7 @@ CHAPTERS: list[tuple[str, str, dict[str, str]]] = [
             "agreement": "Agreement",
             "reproduced": "Reproduced",
             "slices": "Slices",
+            "tokenisation": "Tokenisation",
             "hardest": "Hardest",
             "collapse": "Collapse",
             "spaces": "Spaces",

@@ -1,0 +1,85 @@
+"""The page of what `run.py` found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from records import Rows
+
+LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pl", "pt", "ru", "zh")
+TESTS = {"stsb": "STS-B (Spearman, 700 pairs)", "tatoeba": "Tatoeba (the nearest of 1,000 English sentences)"}
+
+
+def write_page(rows: Rows, folder: Path) -> str:
+    """Write table.md into a folder and return it."""
+    teacher = rows.get("teacher-0")
+    students = {name: row for name, row in rows.items() if "stsb" in row and name != "teacher-0"}
+    lines = ["# Ten languages, or two", "", "Made by `experiments/languages/run.py`; its header says how.", ""]
+    for test, title in TESTS.items():
+        if teacher is None:
+            break
+        lines += [f"## {title}", "", "In percent; kept: of the teacher's, on average and in the worst language.", ""]
+        shown = [language for language in LANGUAGES if language in teacher[test]]
+        lines += [_line(["model", "parameters", "kept", "worst", *shown]), _line(["---"] * (4 + len(shown)))]
+        lines.append(_row("teacher", teacher, teacher, test, shown))
+        lines += [_row(name, row, teacher, test, shown) for name, row in students.items()]
+        lines.append("")
+    return _written(folder, lines + _choices(rows) + _cuts(students) + _costs(students))
+
+
+def _row(name: str, row: dict[str, Any], teacher: dict[str, Any], test: str, shown: list[str]) -> str:
+    values = row[test]
+    there = [language for language in shown if language in values]
+    kept = np.mean([values[each] for each in there]) / np.mean([teacher[test][each] for each in there])
+    shares = {each: values[each] / teacher[test][each] for each in there}
+    worst = min(shares, key=lambda each: shares[each])
+    cells = [f"{100 * values[each]:.1f}" if each in values else "" for each in shown]
+    about = [f"{100 * kept:.1f} %", f"{worst}, {100 * shares[worst]:.1f} %"] if row is not teacher else ["", ""]
+    return _line([name, f"{row['parameters'] / 1e6:.2f} M", *about, *cells])
+
+
+def _choices(rows: Rows) -> list[str]:
+    """What students were chosen by."""
+    chosen = {name: row for name, row in rows.items() if "news" in row and "cosine" in row}
+    if not chosen:
+        return []
+    lines = ["## Chosen by", "", "News sentences whose translation is the nearest of 500 English ones, in percent, and"]
+    lines += ["the mean cosine with the teacher's vectors of the same sentences; nine languages.", ""]
+    lines += [_line(["run", "found", "least", "cosine", "least"]), _line(["---"] * 5)]
+    for name, row in chosen.items():
+        found, cosine = list(row["news"].values()), list(row["cosine"].values())
+        cells = [f"{100 * np.mean(found):.1f}", f"{100 * min(found):.1f}", f"{np.mean(cosine):.3f}"]
+        lines.append(_line([name, *cells, f"{min(cosine):.3f}"]))
+    return [*lines, ""]
+
+
+def _cuts(students: Rows) -> list[str]:
+    lines = ["## Cut as the teacher cuts", "", "Share of sentences, in percent. The Chinese news are in traditional"]
+    lines += ["characters, which no other text here shows.", ""]
+    lines += [_line(["student", "sentences", *LANGUAGES]), _line(["---"] * (2 + len(LANGUAGES)))]
+    for name, row in students.items():
+        for source, shares in row["cut"].items():
+            cells = [f"{100 * shares[each]:.0f}" if each in shares else "" for each in LANGUAGES]
+            lines.append(_line([name, source, *cells]))
+    return [*lines, ""] if students else []
+
+
+def _costs(students: Rows) -> list[str]:
+    lines = ["## What it took", "", _line(["student", "texts", "minutes", "shape"]), _line(["---"] * 4)]
+    for name, row in students.items():
+        shape = ", ".join(f"{key} {value}" for key, value in row["shape"].items() if key != "of")
+        lines.append(_line([name, f"{row['texts']:,}", f"{row['minutes']:.0f}", shape]))
+    return [*lines, ""] if students else []
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _written(folder: Path, lines: list[str]) -> str:
+    page = "\n".join(lines)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(page, encoding="utf-8")
+    return page
