@@ -84,7 +84,7 @@ def locked(file: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def is_locked(file: Path) -> bool:
-    """Whether a process holds this lock, or another user's may; the file is neither made nor removed."""
+    """Tell whether a process holds this lock, or another user's may; the file is neither made nor removed."""
     from filelock import FileLock, Timeout
 
     if not file.is_file():

@@ -217,7 +217,7 @@ def differing(folder: Path, kind: str) -> list[str] | None:
 
 
 def _print_of(file: Path) -> dict[str, Any]:
-    """How large a file is, and its hash."""
+    """Return how large a file is, and its hash."""
     with file.open("rb") as content:
         return {"bytes": file.stat().st_size, "blake2b": hashlib.file_digest(content, "blake2b").hexdigest()}
 
@@ -356,7 +356,7 @@ def check_model(target: Path, *, new: bool = False) -> None:
 
 
 def is_finished(place: Path) -> bool:
-    """Whether the newest run in this folder went to its end, with report and student."""
+    """Tell whether the newest run in this folder went to its end, with report and student."""
     there = holds_student(place / "student") and (place / "report.json").is_file()
     return there and bool(read(place).get("finished"))
 

@@ -49,7 +49,7 @@ def _cast(value: object, dtype: torch.dtype) -> object:
 
 @functools.cache
 def bfloat16_pays(device: str | None = None) -> bool:
-    """Whether a device multiplies matrices faster in bfloat16 than in float32.
+    """Tell whether a device multiplies matrices faster in bfloat16 than in float32.
 
     Processors are measured once per process, for some hundredths of a second, where they have instructions for it:
     seen were ones on which bfloat16 takes half of float32's time, and ones on which it takes twice as much.
@@ -74,7 +74,7 @@ def bfloat16_pays(device: str | None = None) -> bool:
 
 
 def _product_seconds(dtype: torch.dtype) -> float:
-    """What a block's product of some texts' tokens takes."""
+    """Return what a block's product of some texts' tokens takes."""
     tokens, weights = torch.ones(1024, 384, dtype=dtype), torch.ones(384, 384, dtype=dtype)
     start = time.perf_counter()
     torch.nn.functional.linear(tokens, weights)

@@ -10,11 +10,11 @@ class Shown(ABC):
 
     @abstractmethod
     def text(self) -> str:
-        """What a terminal shows."""
+        """Return what a terminal shows."""
 
     @abstractmethod
     def _named(self) -> str:
-        """What tells it from others, in a few words."""
+        """Return what tells it from others, in a few words."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._named()})"
@@ -23,5 +23,5 @@ class Shown(ABC):
         return self.text()
 
     def _repr_markdown_(self) -> str:
-        """What Jupyter shows; where a result has no markdown of its own, its text as it stands."""
+        """Return what Jupyter shows; where a result has no markdown of its own, its text as it stands."""
         return "\n".join(f"    {line}".rstrip() for line in self.text().splitlines())

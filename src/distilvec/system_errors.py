@@ -48,12 +48,12 @@ def number_of(error: Exception) -> int | None:
 
 
 def of_the_system(error: Exception) -> bool:
-    """Whether an error while something is written is the system's: a full disk, no permission."""
+    """Tell whether an error while something is written is the system's: a full disk, no permission."""
     return isinstance(error, OSError) or number_of(error) is not None
 
 
 def is_full(error: Exception) -> bool:
-    """Whether an error says that there is no room on a disk, in its own words or in those of safetensors."""
+    """Tell whether an error says that there is no room on a disk, in its own words or in those of safetensors."""
     return number_of(error) in FULL
 
 
@@ -78,7 +78,7 @@ def system_problem(error: Exception, what: str, where: str | Path | None, after:
 
 
 def _says_nothing(file: Path, where: Path) -> bool:
-    """Whether a name is that of the place itself, or of an unfinished file next to it, which begins with a dot."""
+    """Tell whether a name is that of the place itself, or of an unfinished file next to it, which begins with a dot."""
     file, where = file.absolute(), where.absolute()
     inside = file.relative_to(where.parent).parts if file.is_relative_to(where.parent) else ()
     return file == where or any(part.startswith(".") for part in inside)

@@ -44,7 +44,7 @@ class EditDistances:
         self._placed: tuple[list[str], list[str]] = ([], [])
 
     def grids(self, students: Integers, teachers: Integers) -> tuple[Integers, Integers, Costs]:
-        """What the warping of B texts needs.
+        """Return what the warping of B texts needs.
 
         Args:
             students, teachers: entries, int64 [S, B] and [T, B]; -1 is padding.

@@ -88,7 +88,7 @@ def spelt(vocabulary: Sequence[str], side: int) -> list[bytes]:
 
 
 def end_pairs(student: Sequence[bytes], teacher: Sequence[bytes]) -> NDArray[np.int32]:
-    """Where both have read the same text: int32 [P, 2], numbers of tokens read, (0, 0) first.
+    """Return where both have read the same text: int32 [P, 2], numbers of tokens read, (0, 0) first.
 
     White space does not count, and of several places with the same text read the first is taken. Nothing is paired
     beyond the first byte that differs, as where a tokenizer has no entry for a character.
@@ -106,7 +106,7 @@ def end_pairs(student: Sequence[bytes], teacher: Sequence[bytes]) -> NDArray[np.
 
 
 def _shared(first: bytes, second: bytes) -> int:
-    """How many bytes two texts begin with alike."""
+    """Return how many bytes two texts begin with alike."""
     count = min(len(first), len(second))
     unlike = np.flatnonzero(np.frombuffer(first, np.uint8, count) != np.frombuffer(second, np.uint8, count))
     return int(unlike[0]) if len(unlike) else count

@@ -33,7 +33,7 @@ ALPHABET = _byte_alphabet()
 
 
 def kind_of(tokens: Iterable[str]) -> Kind:
-    """Which marks a vocabulary, or the tokens of one text, are written with.
+    """Return which marks a vocabulary, or the tokens of one text, are written with.
 
     The commonest mark decides: `##` wordpiece, `Ġ` byte_level, `▁` sentencepiece. Without any mark, tokens that spell
     valid UTF-8 beyond ASCII in the byte alphabet are byte_level, others unmarked.
@@ -91,7 +91,7 @@ def alike(texts: Sequence[str], *, lower: bool) -> list[str]:
 
 
 def is_uncased(texts: Sequence[str], *, vocabulary: bool = False) -> bool:
-    """Whether no text holds a capital letter; names like [CLS] do not count.
+    """Tell whether no text holds a capital letter; names like [CLS] do not count.
 
     Args:
         texts: what `plain` gives.

@@ -59,15 +59,15 @@ class Choice(Shown):
 
     @property
     def by_tasks(self) -> bool:
-        """Whether tasks decide, and not agreement."""
+        """Tell whether tasks decide, and not agreement."""
         return self.measures != ["agreement"]
 
     def start(self, row: Measured, measure: str) -> float:
-        """What a candidate keeps without training: as it is or behind the ridge map, whichever is more."""
+        """Return what a candidate keeps without training: as it is or behind the ridge map, whichever is more."""
         return max(row.kept[way][measure] for way in ("untrained", "free") if measure in row.kept.get(way, {}))
 
     def prediction(self, row: Measured) -> Prediction:
-        """What it will keep once it is trained: of tasks and of retrieval, the one that promises less."""
+        """Return what it will keep once it is trained: of tasks and of retrieval, the one that promises less."""
         probe = row.kept.get("probe", {})
         predictions = [predict(self.start(row, each), self.read, _kind(row), probe.get(each)) for each in self.measures]
         return worst(predictions)
@@ -83,7 +83,7 @@ class Choice(Shown):
         return self.chosen or max(self.rows, key=lambda row: self.prediction(row).middle)
 
     def verdict(self) -> str:
-        """Which one, and how sure that is."""
+        """Return which one, and how sure that is."""
         row, goal = self.best, f"{100 * self.keep:g} %"
         what = "the teacher on the tasks" if self.by_tasks else "the teacher (mean cosine on held-out texts)"
         if self.chosen is None:
@@ -100,7 +100,7 @@ class Choice(Shown):
         return f"Smallest candidate predicted to keep {goal} of {what}: {row.name}, {self.prediction(row)}; {safer}."
 
     def how(self) -> list[str]:
-        """How the prediction was made."""
+        """Return how the prediction was made."""
         misses = [abs(miss) for miss in residuals().values()]
         behind = f"the untrained candidate with a linear map to the teacher's vectors, fitted to {self.texts:,} texts"
         own, start = f"agreement: mean cosine of {behind}, with the teacher on held-out texts.", "agreement"
@@ -128,7 +128,7 @@ class Choice(Shown):
         return [*lines, *self.notes]
 
     def _closed(self) -> str:
-        """What trainings of this length closed, for each kind of candidate that there is."""
+        """Return what trainings of this length closed, for each kind of candidate that there is."""
         parts = []
         for kind in [kind for kind in KINDS if any(_kind(row) == kind for row in self.rows)]:
             low, middle, high = (f"{100 * share:.0f}" for share in shares(self.read, kind))
@@ -152,7 +152,7 @@ class Choice(Shown):
         return [way for way in ways if any(measure in row.kept.get(way, {}) for row in self.rows)]
 
     def text(self) -> str:
-        """What a terminal shows."""
+        """Return what a terminal shows."""
         return "\n".join([self.grid().text(), "", self.verdict(), *self.how()])
 
     def _named(self) -> str:

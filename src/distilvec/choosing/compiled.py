@@ -82,14 +82,14 @@ class Compiled:
         return frontier
 
     def verdict(self) -> str:
-        """Which one, and how sure that is."""
+        """Return which one, and how sure that is."""
         best = self.best
         others = [row for row in self.rows if row is not best and self.prediction(row).high > self.prediction(best).low]
         close = f"; {len(others)} others cannot be told from it" if others else "; no other comes near"
         return f"Best candidate within {self.budget}: {best.name}, order {self.prediction(best)} after training{close}."
 
     def how(self) -> list[str]:
-        """How the prediction was made."""
+        """Return how the prediction was made."""
         rounds = ", ".join(map(str, self.rounds))
         return [
             "order: Spearman's rank correlation between the student's and the teacher's cosines on held-out texts, in "
@@ -112,7 +112,7 @@ class Compiled:
         return Grid(header, [[Cell(text) for text in row] for row in rows], [])
 
     def text(self) -> str:
-        """What a terminal shows."""
+        """Return what a terminal shows."""
         return "\n".join([self.grid().text(), "", self.verdict(), *self.how()])
 
     def to_dict(self) -> dict[str, Any]:

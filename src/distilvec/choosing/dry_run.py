@@ -130,7 +130,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
 
 
 def _wanted(probe: Probe, prepared: Prepared | None, *, mining: bool) -> Sequence[Wanted]:
-    """What is asked of each teacher besides sentence vectors."""
+    """Return what is asked of each teacher besides sentence vectors."""
     if prepared is not None:
         return prepared.wanted
     if mining:

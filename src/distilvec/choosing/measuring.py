@@ -190,7 +190,7 @@ def _tasks_kept(name: str, model: Any, bench: Bench) -> dict[str, float]:
 
 
 def _probe(name: str, student: SentenceTransformer, bench: Bench) -> dict[str, float]:
-    """What a short training with `cosine` on the sample makes of it; the student is changed."""
+    """Return what a short training with `cosine` on the sample makes of it; the student is changed."""
     training = {"max_steps": bench.probe_steps, "batch_size": PROBE_BATCH, "seed": bench.recipe.training.seed}
     optimizer = OptimizerSection(lr=PROBE_LR, heads_lr=PROBE_LR)
     method = build_method("cosine", {})

@@ -114,7 +114,7 @@ def like(read: int, kind: Kind, runs: Sequence[KnownRun] = RUNS) -> list[KnownRu
 
 
 def covered(read: int, runs: Sequence[KnownRun] = RUNS) -> bool:
-    """Whether there are runs that read about as few texts."""
+    """Tell whether there are runs that read about as few texts."""
     return read >= COVERED * min(run.read for run in runs)
 
 
@@ -134,7 +134,7 @@ def shares(read: int, kind: Kind, runs: Sequence[KnownRun] = RUNS) -> tuple[floa
 def predict(
     start: float, read: int, kind: Kind, probe: float | None = None, *, runs: Sequence[KnownRun] = RUNS
 ) -> Prediction:
-    """What training will make of a candidate.
+    """Return what training will make of a candidate.
 
     Args:
         start: the larger of what the untrained candidate and the free baseline keep, as a fraction.
@@ -160,7 +160,7 @@ def predict(
 
 
 def worst(predictions: Sequence[Prediction]) -> Prediction:
-    """What the least of them promise, end by end: a candidate has to keep retrieval as well as the average."""
+    """Return what the least of them promise, end by end: a candidate has to keep retrieval as well as the average."""
     return Prediction(*(min(getattr(each, end) for each in predictions) for end in ("low", "middle", "high")))
 
 

@@ -55,7 +55,7 @@ class Stored:
     store: SignalStore
 
     def source(self, corpus: Corpus, rows: np.ndarray, cache: Path, task: Task | None = None) -> StoreSource:
-        """Where training gets its vectors from."""
+        """Return where training gets its vectors from."""
         return StoreSource(self.store, corpus, rows)
 
 

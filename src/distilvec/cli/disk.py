@@ -179,7 +179,7 @@ def _remove(piece: Piece) -> None:
 
 
 def _in_use(path: Path, held: dict[Path, bool]) -> bool:
-    """Whether a process holds a lock in this folder, or in one around it; `held` remembers the latter."""
+    """Tell whether a process holds a lock in this folder, or in one around it; `held` remembers the latter."""
     around = path.absolute().parents
     for folder in around:
         if folder not in held:

@@ -111,7 +111,7 @@ def run_command(
 
 
 def _resumes(recipe: Any, resume: bool) -> bool:
-    """Whether to resume. If there is nothing to resume, a person at a terminal is asked whether to start.
+    """Tell whether to resume. If there is nothing to resume, a person at a terminal is asked whether to start.
 
     Without a terminal it starts, with a warning: a scheduler restarts a job with the command of its first start, which
     may have been killed before anything was written.
@@ -291,7 +291,7 @@ _KEEP_NOTHING = {"adapt", "check-index", "compress", "drift", "export", "geometr
 
 
 def _keeps_nothing(arguments: list[str]) -> bool:
-    """Whether a command that is interrupted has nothing to go on from."""
+    """Tell whether a command that is interrupted has nothing to go on from."""
     command = next((word for word in arguments if not word.startswith("-")), "")
     given = {word.partition("=")[0] for word in arguments}
     if command == "evaluate":  # MTEB's result files are kept as they come
@@ -302,7 +302,7 @@ def _keeps_nothing(arguments: list[str]) -> bool:
 
 
 def _of_a_file(error: Exception) -> DistilvecError | None:
-    """What the system says of a file that nobody expected it to say, such as a model's in a temporary folder."""
+    """Return what the system says of a file that nobody expected it to say, such as a model's in a temporary folder."""
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # wherever a path is looked at first
         return DistilvecError(
             "no file can have a name this long", where=f"{str(error.filename)[:80]}...", remedy="Shorten it."

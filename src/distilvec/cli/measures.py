@@ -51,7 +51,7 @@ def compress_model(
     widths: Sequence[int] | None = None,
     limit: int = 1000,
 ) -> str:
-    """What a model keeps in every compressed form, as a table: `distilvec compress`.
+    """Return what a model keeps in every compressed form, as a table: `distilvec compress`.
 
     Raises:
         DistilvecError: fewer than 40 texts; files in `output` that are somebody else's.
@@ -77,7 +77,7 @@ def compress_model(
 
 
 def look_at_drift(model: str, old: Path, new: Path, *, text: str = "text", limit: int = 5000) -> str:
-    """What `distilvec drift` prints: a sentence, and the texts that are most unlike the old ones."""
+    """Return what `distilvec drift` prints: a sentence, and the texts that are most unlike the old ones."""
     from distilvec.corpus import read_corpus
     from distilvec.judging import drift
     from distilvec.students import load_student

@@ -134,7 +134,7 @@ def _planned(
 
 
 def _budget(parameters: str | None, megabytes: str | None, latency: str | None) -> Any:
-    """What a student may be at most; false where nothing is said."""
+    """Return what a student may be at most; false where nothing is said."""
     from distilvec.choosing import Budget
     from distilvec.words import amount
 

@@ -245,7 +245,7 @@ class Rejections:
         self._out.write(json.dumps(entry, ensure_ascii=True) + "\n")
 
     def remedy(self) -> str | None:
-        """What to do about the most frequent reason; None where there is nothing to be said."""
+        """Return what to do about the most frequent reason; None where there is nothing to be said."""
         return next((_REMEDIES.get(reason) for reason, _ in self.counts.most_common(1)), None)
 
     def summary(self) -> str:

@@ -133,7 +133,7 @@ class Corpus:
         return len(self._texts)
 
     def texts(self, rows: Sequence[int] | np.ndarray | None = None) -> list[str]:
-        """What the student reads, for rows in the given order (all where None).
+        """Return what the student reads, for rows in the given order (all where None).
 
         Raises:
             IndexError: a row that does not exist.
@@ -141,11 +141,11 @@ class Corpus:
         return self._texts.get(rows)
 
     def teacher_texts(self, rows: Sequence[int] | np.ndarray | None = None) -> list[str]:
-        """What the teacher reads: the same, unless the corpus has a column of its own for it."""
+        """Return what the teacher reads: the same, unless the corpus has a column of its own for it."""
         return self._teacher_texts.get(rows)
 
     def overlap(self, texts: Iterable[str]) -> int:
-        """How many distinct texts (images, molecules) that are trained on are also among these.
+        """Return how many distinct texts (images, molecules) that are trained on are also among these.
 
         Texts are compared without case and surrounding white space, of a joint pair each of the two; images and
         molecules by their keys.

@@ -93,7 +93,7 @@ class _Seen:
         self._summaries, self._descriptions = NearDuplicates(_ALIKE), NearDuplicates(_ALIKE)
 
     def is_new(self, pair: dict[str, str]) -> bool:
-        """Whether nothing of a pair was there before; notes it if so."""
+        """Tell whether nothing of a pair was there before; notes it if so."""
         summary, description = _normal(pair["summary"]), _normal(pair["description"])
         marks = {f"s {summary[:60]}", f"d {description[:60]}", f"e {description[-60:]}"}
         if len(summary) < 12 or summary[:60] in description or marks & self._marks:

@@ -54,7 +54,7 @@ ONE_A_LINE = (
 
 
 def remedy_of(suffix: str) -> str:
-    """What to do about files with this suffix; "" where nothing is known."""
+    """Return what to do about files with this suffix; "" where nothing is known."""
     return next((f"{form.remedy.rstrip('.')}. " for form in _FORMS if suffix in form.suffixes), "")
 
 

@@ -216,7 +216,7 @@ class _Kept:
 
 
 def _record(about: Path) -> dict[str, Any] | None:
-    """What was written of a part; None where there is none, or it or its rows are damaged."""
+    """Return what was written of a part; None where there is none, or it or its rows are damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

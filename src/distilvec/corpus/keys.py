@@ -38,7 +38,7 @@ def canonical(text: str) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing of a text can be seen: white space, control and format characters, marks without a letter.
+    """Tell whether nothing of a text can be seen: white space, control and format characters, marks without a letter.
 
     >>> is_blank("\\u200b \\u3164"), is_blank("a\\u200b")
     (True, False)
@@ -47,7 +47,7 @@ def is_blank(text: str) -> bool:
 
 
 def folded(text: str) -> str:
-    """What texts share that differ in case and surrounding white space alone.
+    """Return what texts share that differ in case and surrounding white space alone.
 
     >>> folded(" Two Words\\n")
     'two words'
@@ -65,7 +65,7 @@ def join_pair(first: str, second: str) -> str:
 
 
 def split_pair(text: str) -> str | tuple[str, str]:
-    """What a tokenizer takes: the two texts of a joint item, any other text as it is.
+    """Return what a tokenizer takes: the two texts of a joint item, any other text as it is.
 
     >>> split_pair(join_pair("a question", "an answer")), split_pair("one text")
     (('a question', 'an answer'), 'one text')

@@ -99,7 +99,7 @@ def split_docstring(docstring: str) -> tuple[str, str] | None:
 
 
 def is_english(text: str, common: float) -> bool:
-    """Whether this reads like English: mostly letters, common words, few words that look like code.
+    """Tell whether this reads like English: mostly letters, common words, few words that look like code.
 
     Args:
         text: at least one word.
@@ -162,7 +162,7 @@ def _ends(sentence: str) -> bool:
 
 
 def _is_whole(sentence: str) -> bool:
-    """Whether a sentence can stand alone: nothing is missing from it, and it is more words than code."""
+    """Tell whether a sentence can stand alone: nothing is missing from it, and it is more words than code."""
     if sentence.endswith((":", ",", ";")) or _HOLE in sentence or _ASIDE.match(sentence) or _BROKEN.search(sentence):
         return False
     words = sentence.split()

@@ -262,7 +262,7 @@ def _comma_separated(path: Path, longest: int) -> Iterator[Row]:
 
 
 def _holds_rows(record: str, fields: int) -> bool:
-    """Whether most lines within a record of several have as many fields as a row should."""
+    """Tell whether most lines within a record of several have as many fields as a row should."""
     inner = record.split("\n")[1:-1]
     alike = sum(len(_csv_fields(line) or ()) == fields for line in inner) if fields > 1 else 0
     return alike > 2 and alike > 0.8 * len(inner)

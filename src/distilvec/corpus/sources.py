@@ -138,7 +138,7 @@ def _check_suffix(path: Path) -> None:
 
 
 def _holds_bytes(path: Path) -> bool:
-    """Whether this is a parquet file with a column of bytes, alone or as data sets keep images."""
+    """Tell whether this is a parquet file with a column of bytes, alone or as data sets keep images."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -277,7 +277,7 @@ def _dataset(dataset: Any, name: str, kind: Kind) -> Source:
 
 
 def _embeds(dataset: Any) -> bool:
-    """Whether a data set holds bytes and not only names of files, by its first row."""
+    """Tell whether a data set holds bytes and not only names of files, by its first row."""
     first: Mapping[str, Any] = next(iter(dataset.with_format(None)), {})
     cells = (value.get("bytes") if isinstance(value, Mapping) else value for value in first.values())
     return any(isinstance(cell, bytes) for cell in cells)

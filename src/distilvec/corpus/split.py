@@ -20,7 +20,7 @@ def share_for(items: int) -> float:
 
 
 def held_out(keys: np.ndarray, share: float) -> np.ndarray:
-    """Which items are kept out of training: a fixed property of each item, whatever else the corpus holds.
+    """Return which items are kept out of training: a fixed property of each item, whatever else the corpus holds.
 
     Args:
         keys: uint8 [n, 16].
@@ -35,7 +35,7 @@ def held_out(keys: np.ndarray, share: float) -> np.ndarray:
 
 
 def leaking(keys: np.ndarray, train: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """Which held-out rows have a text that is trained on in another row.
+    """Return which held-out rows have a text that is trained on in another row.
 
     Memory grows with the held-out rows only.
 

@@ -25,7 +25,7 @@ _REMEDY = "Give a file, a list of texts or of dictionaries, a frame, an Arrow ta
 
 
 def is_dataset(source: Any) -> bool:
-    """Whether it is of the library `datasets`."""
+    """Tell whether it is of the library `datasets`."""
     library = sys.modules.get("datasets")
     if library is None:
         return False
@@ -52,7 +52,7 @@ def chosen_split(dataset: Any, name: str = "the data set") -> Any:
 
 
 def is_table(source: Any) -> bool:
-    """Whether it has columns: a frame of pandas or polars, or whatever else gives Arrow tables."""
+    """Tell whether it has columns: a frame of pandas or polars, or whatever else gives Arrow tables."""
     return _is_pandas(source) or hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
 
 
@@ -92,7 +92,7 @@ def given_rows(source: Any, limit: int | None = None) -> Iterator[Any]:
 
 
 def check_iterable(source: Any) -> Iterable[Any]:
-    """What is neither data set nor table, if it gives rows when it is iterated over.
+    """Return what is neither data set nor table, if it gives rows when it is iterated over.
 
     Raises:
         DistilvecError: it does not, or nobody knows what it would give.
@@ -135,7 +135,7 @@ def no_files(rows: Iterable[Any]) -> Iterator[Any]:
 
 
 def are_files(rows: Sequence[Any]) -> bool:
-    """Whether a list names files: its first hundred have the suffixes of files, and one of them is there.
+    """Tell whether a list names files: its first hundred have the suffixes of files, and one of them is there.
 
     Texts that only look like paths are texts; but a list of shards of which one has moved is still one of files.
     """

@@ -82,7 +82,7 @@ def write_export(
     texts: Sequence[str] | None = None,
     beside: Callable[[SentenceTransformer, Path], None] = lambda student, made: None,
 ) -> ExportReport:
-    """What every export does: refuse, write into a folder of its own, check, and rename into place.
+    """Return what every export does: refuse, write into a folder of its own, check, and rename into place.
 
     Args:
         model_folder, out_folder, quantized, texts: as for `export_onnx`.
@@ -215,7 +215,7 @@ def refuse_itself(source: Path, out: Path) -> None:
 
 
 def left_behind(folder: Path) -> list[str]:
-    """What lies beside a student and is no part of its vectors, so that no export has it."""
+    """Return what lies beside a student and is no part of its vectors, so that no export has it."""
     parts = [("task head stays", "predict")] * has_head(folder) + [("kernels stay", "explain")] * has_kernels(folder)
     return [f"The {part} behind: {use}() needs the student's own folder." for part, use in parts]
 

@@ -61,7 +61,7 @@ def check_model(student: SentenceTransformer, where: str) -> None:
 
 
 def is_static(student: SentenceTransformer) -> bool:
-    """Whether this is a table of word vectors and their mean."""
+    """Tell whether this is a table of word vectors and their mean."""
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
     return bool(len(student)) and isinstance(student[0], StaticEmbedding)

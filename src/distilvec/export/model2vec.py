@@ -55,7 +55,7 @@ class Model2VecReport:
     notes: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """What a person reads."""
+        """Return what a person reads."""
         map_ = "; the linear map behind its mean is part of the table" if self.folded else ""
         return (
             f"model2vec   {self.folder}: {self.pieces:,} pieces of {self.width} numbers{map_}\n"

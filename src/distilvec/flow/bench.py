@@ -140,7 +140,7 @@ class Bench:
             place.rmdir()
 
     def one(self, name: str, recipe: Recipe, place: Path) -> Prepared:
-        """What one training learns, in a folder of its own, with a student of its own seed."""
+        """Return what one training learns, in a folder of its own, with a student of its own seed."""
         recipe = recipe.model_copy(update={"output": str(place)})
         return replace(self.prepared[name], recipe=recipe, start=later_start(recipe, self.corpus, self.teachers))
 
@@ -291,7 +291,7 @@ class Bench:
         return max(whole, key=lambda rate: whole[rate])
 
     def _quality(self, prepared: Prepared, lessons: Lessons) -> Callable[[Any], float]:
-        """What rates are chosen by, more is better: on held-out items, never on what is judged."""
+        """Return what rates are chosen by, more is better: on held-out items, never on what is judged."""
         held = len(distinct_rows(self.tuned_on.keys, self.tuned_on.holdout_rows))
         if held < FEWEST_HELD_OUT:
             beside = "" if self.tuned_on is self.corpus else " besides those that the methods are judged on"
@@ -305,7 +305,7 @@ class Bench:
 
 
 def quality(corpus: Corpus, lessons: Lessons) -> Callable[[Any], float]:
-    """What rates are chosen by: agreement with the first teacher on held-out items."""
+    """Return what rates are chosen by: agreement with the first teacher on held-out items."""
     texts, vectors = held_out(corpus, lessons.first)
     if vectors is None:
         raise DistilvecError("rates are tuned by agreement with a teacher, and there is none", where="--tune")
@@ -313,7 +313,7 @@ def quality(corpus: Corpus, lessons: Lessons) -> Callable[[Any], float]:
 
 
 def made_of_held_out(recipe: Recipe, named: Sequence[JudgingTask]) -> bool:
-    """Whether the methods are judged on tasks that are made of the corpus' held-out items."""
+    """Tell whether the methods are judged on tasks that are made of the corpus' held-out items."""
     task = recipe.task
     tested = task is not None and task.writes and task.test is not None
     return not named and not supervises(recipe) and not tested
@@ -348,7 +348,7 @@ def _nothing_to_judge_on(corpus: Corpus, *, halved: bool) -> DistilvecError:
 
 
 def _differs(saved: str, recipe: Recipe) -> bool:
-    """Whether a recipe that was written down would have made another student."""
+    """Tell whether a recipe that was written down would have made another student."""
     try:
         return bool(differences(Recipe.build(plain_yaml.read(saved)), recipe))
     except (DistilvecError, yaml.YAMLError):
@@ -356,7 +356,7 @@ def _differs(saved: str, recipe: Recipe) -> bool:
 
 
 def _resumes(one: Prepared) -> bool:
-    """Whether a training continues: not from checkpoints of what a method that is not ours was before."""
+    """Tell whether a training continues: not from checkpoints of what a method that is not ours was before."""
     newest = newest_checkpoint(one.output / "checkpoints")
     return newest is None or not other_code(read_state(newest).data, {"method": one.code})
 

@@ -175,7 +175,7 @@ def warn_of_few(prepared: Prepared) -> None:
 
 
 def compares(recipe: Recipe) -> bool:
-    """Whether a run of this recipe is to compare student and teacher on held-out items."""
+    """Tell whether a run of this recipe is to compare student and teacher on held-out items."""
     return bool(recipe.teachers) and recipe.judging.agreement and recipe.kind.embeds
 
 

@@ -46,7 +46,7 @@ class Comparison(Shown):
     tried: dict[str, dict[float, float | None]] = field(default_factory=dict)
 
     def table(self) -> str:
-        """What `distilvec compare` prints."""
+        """Return what `distilvec compare` prints."""
         return "\n".join([self.compared.table(), "", *self.notes, f"results  {self.folder / 'compare.json'}"])
 
     text = table
@@ -191,7 +191,7 @@ def _notes(recipe: Recipe, seeds: int, rates: Mapping[str, float], of_held_out: 
 
 
 def _kept_options(recipe: Recipe, variants: Mapping[str, Recipe]) -> list[str]:
-    """Which rows have options that only the recipe names."""
+    """Return which rows have options that only the recipe names."""
     own = [name for name, variant in variants.items() if variant.method.first.name == recipe.method.first.name]
     first, *others = recipe.method.entries
     told = [f"{key}={value}" for key, value in first.items() if key != "name"] + [str(each) for each in others]

@@ -92,7 +92,7 @@ def _shown(value: Any) -> str:
 
 
 def is_open(recipe: Recipe) -> bool:
-    """Whether a recipe leaves a setting to the table."""
+    """Tell whether a recipe leaves a setting to the table."""
     student = recipe.student
     settings = (student, recipe.optimizer.lr, recipe.training.epochs, recipe.training.batch_size)
     shrink = student.shrink if student is not None else None

@@ -148,7 +148,7 @@ def _finetune(recipe: Recipe, target: Path, work: Path) -> None:
 
 
 def finetune_scores(folder: str | Path) -> dict[str, dict[str, float]]:
-    """What `finetune` measured: "validation" and "test" -> metric -> value, where there was such data."""
+    """Return what `finetune` measured: "validation" and "test" -> metric -> value, where there was such data."""
     record = json.loads((Path(folder) / "task" / RECORD).read_text(encoding="utf-8"))
     return {name: record[name]["scores"] for name in ("validation", "test") if name in record}
 
@@ -228,7 +228,7 @@ def _files(recipe: Recipe) -> dict[str, Examples]:
 
 
 def _settings(recipe: Recipe, *, changed: bool = False) -> dict[str, Any]:
-    """What was asked, as JSON values; of the sections all keys, or those that are not at their defaults."""
+    """Return what was asked, as JSON values; of the sections all keys, or those that are not at their defaults."""
     corpus, student, task = given(recipe.corpus, "corpus"), given(recipe.student, "student"), given(recipe.task, "task")
     sections = {"lora": student.lora, "training": recipe.training, "optimizer": recipe.optimizer}
     return {
@@ -266,7 +266,7 @@ def _digest(recipe: Recipe, files: Mapping[str, Examples]) -> str:
 
 
 def _is_done(target: Path, digest: str) -> bool:
-    """Whether an equal call finished this folder."""
+    """Tell whether an equal call finished this folder."""
     try:
         record = json.loads((target / "task" / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

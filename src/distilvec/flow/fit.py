@@ -70,7 +70,7 @@ def fit(prepared: Prepared, lessons: Lessons, *, resume: bool = False) -> Traine
 
 
 def _material(prepared: Prepared, lessons: Lessons, task: Task | None) -> training.Material:
-    """What the student learns from."""
+    """Return what the student learns from."""
     corpus = prepared.corpus
     return training.Material(
         corpus,
@@ -85,7 +85,7 @@ def _material(prepared: Prepared, lessons: Lessons, task: Task | None) -> traini
 
 
 def _settings(prepared: Prepared) -> training.Settings:
-    """How the recipe wants it trained."""
+    """Return how the recipe wants it trained."""
     return training.Settings(
         prepared.recipe.training,
         prepared.recipe.optimizer,

@@ -55,7 +55,7 @@ Measure = Callable[["SentenceTransformer", Method], dict[str, float]]
 
 
 def held_out_metrics(recipe: Recipe, held_out: HeldOut, task: Task | None) -> Measure | None:
-    """What is measured while training: agreement on held-out texts, and the task on its validation file.
+    """Return what is measured while training: agreement on held-out texts, and the task on its validation file.
 
     Returns:
         None if there is no validation file, and no teacher or too few held-out texts.
@@ -90,7 +90,7 @@ def task_examples(recipe: Recipe, file: str) -> Examples:
 
 
 def supervises(recipe: Recipe) -> bool:
-    """Whether there is a supervised task with a test file."""
+    """Tell whether there is a supervised task with a test file."""
     return recipe.task is not None and bool(recipe.task.test) and not recipe.task.writes
 
 
@@ -112,7 +112,7 @@ def task_score(recipe: Recipe, predictor: Predictor) -> dict[str, Score]:
 
 
 def answers_alike(head: TaskHead, student: TaskHead, name: str) -> bool:
-    """Whether a teacher's head answers the student's question; says so where it was fine-tuned on another task."""
+    """Tell whether a teacher's head answers the student's question; says so where it was fine-tuned on another task."""
     same = (
         set(head.labels or ()) == set(student.labels or ()) and (head.encoding, student.encoding).count("single") != 1
     )
@@ -196,7 +196,7 @@ def judge_all(
 
 
 def knows_tasks(taught: Taught, encoder: CachedEncoder, tasks: Sequence[Any]) -> bool:
-    """Whether a teacher can be asked about the tasks' items: one that lacks some of them cannot."""
+    """Tell whether a teacher can be asked about the tasks' items: one that lacks some of them cannot."""
     can = taught.teacher.can
     if can.made:
         return False

@@ -106,7 +106,7 @@ def fill_stores(
 
 
 def combined_storage(recipe: Recipe) -> str:
-    """How the store of combined teachers keeps vectors: as finely as any of them asks for."""
+    """Return how the store of combined teachers keeps vectors: as finely as any of them asks for."""
     return max((section.storage for section in recipe.teachers), key=_FINER.index)
 
 
@@ -132,7 +132,7 @@ def copied(recipe: Recipe, section: TeacherSection | ScorerSection) -> AbstractC
 
 
 def sources(prepared: Prepared, lessons: Lessons, task: object = None) -> list[SignalSource]:
-    """Where training gets each teacher's signals from, for the rows that are trained on or held out."""
+    """Return where training gets each teacher's signals from, for the rows that are trained on or held out."""
     corpus = prepared.corpus
     rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
     return [each.source(corpus, rows, prepared.place, task) for each in lessons.taught]  # type: ignore[arg-type]

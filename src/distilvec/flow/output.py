@@ -127,7 +127,7 @@ def begin(place: Place, prepared: Prepared, resume: bool) -> None:
 
 
 def _starts(out: Path, resume: bool) -> bool:
-    """Whether training starts from the beginning."""
+    """Tell whether training starts from the beginning."""
     return not resume or newest_checkpoint(out / "checkpoints") is None
 
 

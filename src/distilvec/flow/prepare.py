@@ -87,7 +87,7 @@ def open_corpus(recipe: Recipe) -> Corpus:
 
 
 def separator_of(recipe: Recipe) -> str | None:
-    """What stands between prompt and answer, if the student is to write; else None."""
+    """Return what stands between prompt and answer, if the student is to write; else None."""
     return recipe.task.separator if recipe.task is not None else None
 
 
@@ -135,7 +135,7 @@ class Teachers:
 
 
 def combines(recipe: Recipe) -> bool:
-    """Whether several teachers teach as one."""
+    """Tell whether several teachers teach as one."""
     return recipe.combine != "separate" and len(recipe.teachers) > 1
 
 

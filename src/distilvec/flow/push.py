@@ -66,7 +66,7 @@ def push(
 
 
 def _remedy(status: int) -> str:
-    """What to do about an answer of the Hub."""
+    """Return what to do about an answer of the Hub."""
     if status in (401, 403):
         return "Log in with `hf auth login`, with a token that may write there."
     if status == 404:

@@ -193,7 +193,7 @@ def _compressed(prepared: Prepared, shipped: Shipped) -> Compression | None:
 def _outcome(
     prepared: Prepared, lessons: Lessons, trained: Trained, shipped: Shipped, tasks: Sequence[JudgingTask] = ()
 ) -> Outcome:
-    """What is known without judging."""
+    """Return what is known without judging."""
     return Outcome(
         recipe=prepared.recipe,
         corpus=prepared.corpus,

@@ -127,7 +127,7 @@ def score_one(
 
 
 def without_scores(section: ScorerSection, pairs: int) -> DataError:
-    """What is said of a scorer that has nothing for so many pairs."""
+    """Return what is said of a scorer that has nothing for so many pairs."""
     return DataError(
         f"it has no score for any of the {pairs:,} pairs",
         where=f"scorer {section.name}",
@@ -136,7 +136,7 @@ def without_scores(section: ScorerSection, pairs: int) -> DataError:
 
 
 def scores_of(scored: list[ScoredCorpus], pairs: QueryDocuments) -> np.ndarray:
-    """What the scorers say of each document and its query.
+    """Return what the scorers say of each document and its query.
 
     Of several scorers it is the mean of their scores, each of zero mean and unit deviation over the pairs; a pair that
     one of them has nothing for has none.

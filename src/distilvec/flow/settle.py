@@ -131,7 +131,7 @@ def _refuse_combined(recipe: Recipe, corpus: Corpus, teachers: Teachers, start: 
 
 
 def wants_of(recipe: Recipe, corpus: Corpus, teachers: Teachers) -> tuple[Wanted, ...]:
-    """What the recipe's method wants of each teacher besides sentence vectors, for teaching alone.
+    """Return what the recipe's method wants of each teacher besides sentence vectors, for teaching alone.
 
     The untrained student is made only for a method that looks inside the teachers.
     """
@@ -144,7 +144,7 @@ def wants_of(recipe: Recipe, corpus: Corpus, teachers: Teachers) -> tuple[Wanted
 
 
 def _wanted(recipe: Recipe, method: Method, needs: Needs, teachers: Teachers, task: Task | None) -> tuple[Wanted, ...]:
-    """What the method wants of each teacher besides sentence vectors."""
+    """Return what the method wants of each teacher besides sentence vectors."""
     if combines(recipe) or not method.inside:
         return tuple(NOTHING for _ in teachers.each)
     wants = [replace(needs.of(number), axes=each.token_axes) for number, each in enumerate(recipe.teachers)]
@@ -163,7 +163,7 @@ def _wanted(recipe: Recipe, method: Method, needs: Needs, teachers: Teachers, ta
 
 
 def _look_at(student: SentenceTransformer, section: StudentSection, corpus: Corpus) -> StudentInfo:
-    """What a method may know of the student.
+    """Return what a method may know of the student.
 
     Raises:
         DistilvecError: it reads other items than the corpus holds, could not ship, or cannot have the adapters or the

@@ -153,7 +153,7 @@ def teacher_model(section: ModelSection, pooling: PoolingChoice | None = None) -
 
 
 def source_model(name: str, section: StudentSection, teachers: Sequence[TeacherSection]) -> SentenceTransformer:
-    """What students are made of: the model of a teacher of this recipe, of a folder, or of the hub.
+    """Return what students are made of: the model of a teacher of this recipe, of a folder, or of the hub.
 
     Raises:
         DistilvecError: there is no such model; teachers that could have been meant are named.

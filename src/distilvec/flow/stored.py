@@ -50,7 +50,7 @@ class StoredTeacher:
         keys: np.ndarray,
         ask: Callable[[Sequence[str]], np.ndarray],
     ) -> np.ndarray:
-        """What a store has, and what is said of the others."""
+        """Return what a store has, and what is said of the others."""
         rows = store.rows(keys)
         known = rows >= 0
         if not known.any():
@@ -62,7 +62,7 @@ class StoredTeacher:
         return vectors
 
     def _kept(self, items: Sequence[str]) -> np.ndarray:
-        """What is kept of items that the store lacks; what is not is asked, and kept."""
+        """Return what is kept of items that the store lacks; what is not is asked, and kept."""
         card = self.teacher.card
         kept = SignalStore.create(self.store.path / _BESIDE, card, card.width, "float32")
         keys = content_keys(items, modality=self.modality)

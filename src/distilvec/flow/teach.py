@@ -102,7 +102,7 @@ class Taught:
         )
 
     def source(self, corpus: Corpus, rows: np.ndarray, cache: Path, task: Task | None = None) -> SignalSource:
-        """Where training gets its signals from."""
+        """Return where training gets its signals from."""
         from distilvec.training import LiveSource, StoreSource
 
         classes = class_order(self.teacher, self.wanted, task)
@@ -178,7 +178,7 @@ def teach_one(
 def open_store(
     section: TeacherSection, corpus: Corpus, stores: Path, teacher: Teacher
 ) -> tuple[TeacherReport, SignalStore]:
-    """What is seen of a teacher beforehand, and its store, made where there is none and checked for damage.
+    """Return what is seen of a teacher beforehand, and its store, made where there is none and checked for damage.
 
     Raises:
         DistilvecError: float32 is asked for, and the store's vectors were computed in less.

@@ -283,7 +283,7 @@ class _Maps:
 
 
 def _refuse_damaged(vectors: npt.NDArray[Any], where: str) -> bool:
-    """Whether all vectors have length 1.
+    """Tell whether all vectors have length 1.
 
     Raises:
         DataError: a row with NaN, infinity, or nothing but zeros.

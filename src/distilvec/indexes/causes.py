@@ -92,7 +92,7 @@ class Causes:
         return self._elsewhere(sample) if elsewhere >= share else self.read_as(sample, variant)
 
     def read_as(self, sample: IndexSample, variant: IndexVariant) -> Cause:
-        """Which rows are those of texts read in one way."""
+        """Return which rows are those of texts read in one way."""
         read = self._reader.read(sample.texts, variant)
         return Cause(variant, self._fits(sample, read), read=read)
 

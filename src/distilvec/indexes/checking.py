@@ -49,7 +49,7 @@ def check_index(
     seed: int = 0,
     device: str | None = None,
 ) -> IndexCheck:
-    """Whether vectors were made by a model, from texts in the same order, and if not, what is wrong.
+    """Tell whether vectors were made by a model, from texts in the same order, and if not, what is wrong.
 
     Named are: another model of the same width, a prompt, another pooling or maximum length, missing normalisation,
     shuffled or shifted rows, several models in one index and which rows, rows that hold nothing.
@@ -163,7 +163,7 @@ class _Check:
         self._measure(np.flatnonzero(self._fits), sample.read[self._fits])
 
     def findings(self) -> list[Finding]:
-        """What is wrong, first with directions, then with lengths."""
+        """Return what is wrong, first with directions, then with lengths."""
         findings: list[Finding] = []
         left = np.flatnonzero(~self._fits)
         while len(left) and len(findings) < _CAUSES:

@@ -71,7 +71,7 @@ class IndexCheck:
 
     @property
     def belongs(self) -> bool:
-        """Whether nothing is wrong."""
+        """Tell whether nothing is wrong."""
         return not self.findings
 
     def text(self) -> str:

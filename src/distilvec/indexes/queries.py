@@ -37,7 +37,7 @@ class Queries:
     first: npt.NDArray[np.int64]
 
     def scores(self, asked: npt.NDArray[np.floating], index: npt.NDArray[np.floating]) -> dict[str, float | int]:
-        """What a search with these vectors finds.
+        """Return what a search with these vectors finds.
 
         Args:
             asked: [q, D], of the queries.

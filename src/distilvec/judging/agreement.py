@@ -84,7 +84,7 @@ def agreement(
 def likeness(
     reference: Array, other: Array, *, sample: int = 2_000, neighbours: int = 10, seed: int = 0
 ) -> dict[str, float]:
-    """How alike two sets of vectors of the same texts are, whatever their widths: part of `agreement`.
+    """Return how alike two sets of vectors of the same texts are, whatever their widths: part of `agreement`.
 
     Args:
         reference: [n, D].

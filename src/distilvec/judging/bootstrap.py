@@ -70,7 +70,7 @@ def make_score(
 
 
 def _all_alike(value: float, n: int, low: float, high: float) -> tuple[float, float]:
-    """Where every item has the best value, or every one the worst: Clopper and Pearson's interval of n of n."""
+    """Return where every item has the best value, or every one the worst: Clopper and Pearson's interval of n of n."""
     part = (high - low) * ((1 - LEVEL) / 2) ** (1 / n)
     return (low + part, value) if value == high else (value, high - part)
 

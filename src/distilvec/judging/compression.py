@@ -36,7 +36,7 @@ class Form:
         return {"float32": 4 * self.width, "int8": self.width, "binary": -(-self.width // 8)}[self.precision]
 
     def stored(self, vectors: Array, limit: float) -> Array:
-        """What an index keeps of vectors [n, d]: float32 [n, w], int8 [n, w], or uint8 [n, ceil(w / 8)] of bits.
+        """Return what an index keeps of vectors [n, d]: float32 [n, w], int8 [n, w], or uint8 [n, ceil(w / 8)] of bits.
 
         Args:
             vectors: cut to `width` and brought to length 1 first.
@@ -130,5 +130,5 @@ class CompressedEncoder:
     encode_query, encode_document = query, document
 
     def has_side(self, side: Literal["query", "document"]) -> bool:
-        """Whether the model reads queries, or documents, in a way of their own."""
+        """Tell whether the model reads queries, or documents, in a way of their own."""
         return self._encode.has_side(side)

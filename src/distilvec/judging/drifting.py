@@ -44,7 +44,7 @@ class Drift:
     examples: list[tuple[str, str, float]] = field(default_factory=list)
 
     def sentence(self) -> str:
-        """What it means."""
+        """Return what it means."""
         fresh = self.new - self.shared
         if not fresh:
             return "No drift: all new texts are among the old ones."
@@ -60,7 +60,7 @@ class Drift:
         return f"the {100 * (1 - self.shared / self.new):.0f} % of the new texts that are not among the old ones"
 
     def _of_the_model(self) -> str:
-        """Whether the difference may be the model's own doing."""
+        """Tell whether the difference may be the model's own doing."""
         if self.pieces is None or self.pieces[1] < MORE_PIECES * self.pieces[0]:
             return ""
         more = 100 * (self.pieces[1] / self.pieces[0] - 1)

@@ -93,7 +93,7 @@ class CachedEncoder:
         return other
 
     def has_side(self, side: str) -> bool:
-        """Whether the model reads texts of a side in another way than texts as such."""
+        """Tell whether the model reads texts of a side in another way than texts as such."""
         own: Any = self.model.inner if isinstance(self.model, RidgeMapped) else self.model
         if hasattr(own, "has_side"):
             return bool(own.has_side(side))

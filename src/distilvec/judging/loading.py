@@ -153,7 +153,7 @@ def _read_spec(path: Path) -> Mapping[str, Any]:
 
 
 def _content(file: Path) -> Any:
-    """What a file of tasks holds; rows of a task may stand in one of JSON, which is read at once."""
+    """Return what a file of tasks holds; rows of a task may stand in one of JSON, which is read at once."""
     as_json = file.suffix == ".json"
     text = read_small(file, _LARGEST_JSON if as_json else _LARGEST_YAML)
     return json.loads(text) if as_json else plain_yaml.read(text)

@@ -125,7 +125,7 @@ class ProbeItems:
 
 
 def identity(item: str, folder: Path, *, images: bool) -> str:
-    """What equal images or molecules share; what cannot be read is nothing but itself."""
+    """Return what equal images or molecules share; what cannot be read is nothing but itself."""
     try:
         return _read(item, folder, images)[1]
     except Problem:

@@ -96,7 +96,7 @@ class _Probe(JudgingTask):
         return [(np.setdiff1d(order, fifth), fifth) for fifth in fifths[:count]]
 
     def _splits(self, train: Rows, answers: Rows, held: Rows | None, truth: Rows | None) -> list[Split]:
-        """What a strength is chosen on: features and answers to fit, features and answers to judge."""
+        """Return what a strength is chosen on: features and answers to fit, features and answers to judge."""
         if held is not None and truth is not None:
             return [(train, answers, held, truth)]
         return [(train[rest], answers[rest], train[part], answers[part]) for rest, part in self._turns()]
@@ -219,7 +219,7 @@ def plain_label(answer: Any) -> str:
 
 
 def unknown_labels(name: str, train: tuple[Rows, Sequence[Any]], test: tuple[Rows, Sequence[Any]]) -> int:
-    """How many test rows have a label that no training row has, and no probe can give.
+    """Return how many test rows have a label that no training row has, and no probe can give.
 
     Args:
         train, test: codes, and the labels as they were given.

@@ -103,7 +103,7 @@ class Score:
 
     @property
     def pairable(self) -> bool:
-        """Whether its items say how sure a difference to another model's score is."""
+        """Tell whether its items say how sure a difference to another model's score is."""
         return self.outputs is not None and len(self.outputs) >= FEWEST_PAIRED
 
     def to_dict(self, outputs: bool = False) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class SharedNeighbours:
         return max(0.0, low), min(1.0, high)
 
     def minus(self, other: SharedNeighbours) -> Difference:
-        """How many more of the same neighbours this model finds than another, with its interval."""
+        """Return how many more of the same neighbours this model finds than another, with its interval."""
         gap = self.value - other.value
         return Difference(gap, _interval(gap, self.drawn - other.drawn), ("neighbours",), len(self.rows))
 

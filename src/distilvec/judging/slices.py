@@ -61,7 +61,7 @@ def slices(
     sample: int = 2_000,
     seed: int = 0,
 ) -> list[Slice]:
-    """How much of the teacher's neighbourhoods the student shares, by kind of item.
+    """Return how much of the teacher's neighbourhoods the student shares, by kind of item.
 
     Neighbours are looked for among all items, as in `agreement`, whose `neighbours` is the mean over all of them.
 

@@ -57,7 +57,7 @@ class Table:
         return self._column(column, _number)
 
     def has(self, column: str) -> bool:
-        """Whether the first row has the column."""
+        """Tell whether the first row has the column."""
         return column in self.rows[0]
 
     def where(self, row: int, column: str) -> str:

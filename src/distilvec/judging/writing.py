@@ -92,7 +92,7 @@ def asked(writer: Writer, separator: str | None = None) -> Iterator[None]:
 
 
 def likelihood(writer: Writer, items: Sequence[tuple[str, str]], batch_size: int = BATCH) -> Likelihood:
-    """How likely a model finds answers; to be called within `asked`.
+    """Return how likely a model finds answers; to be called within `asked`.
 
     Args:
         items: pairs (prompt, answer).

@@ -127,7 +127,7 @@ class Kind:
         return f"{self.name}s"
 
     def longest(self, most: int) -> int:
-        """How many characters of an item a reader has to hold, if `corpus.max_characters` is `most`."""
+        """Return how many characters of an item a reader has to hold, if `corpus.max_characters` is `most`."""
         return most
 
     def read(self, cell: Any, wanted: Any, file: str) -> ReadItem:
@@ -143,7 +143,7 @@ class Kind:
         raise NotImplementedError
 
     def canonical(self, item: str, components: Any = "keep") -> str:
-        """What equal items share, from which keys are made.
+        """Return what equal items share, from which keys are made.
 
         Raises:
             Problem: it cannot be read.
@@ -155,7 +155,7 @@ class Kind:
         return [self.canonical(item)]
 
     def recognises(self, cell: Any) -> bool:
-        """Whether a cell that was read as text plainly holds an item of this kind."""
+        """Tell whether a cell that was read as text plainly holds an item of this kind."""
         return False
 
     def check_rows(self, rows: Sequence[Any], column: str, where: str) -> None:
@@ -166,7 +166,7 @@ class Kind:
         raise NotImplementedError
 
     def holds(self, folder: Path) -> bool:
-        """Whether a folder holds files with `members`."""
+        """Tell whether a folder holds files with `members`."""
         return False
 
     def folder(self, path: Path) -> tuple[str, Callable[..., Iterator[Any]]]:
@@ -182,7 +182,7 @@ class Kind:
         return cell
 
     def shown(self, items: Sequence[str], held_out: Sequence[str]) -> list[str]:
-        """What people read of items; `held_out` are all that are measured, in their order."""
+        """Return what people read of items; `held_out` are all that are measured, in their order."""
         return list(items)
 
 

@@ -100,7 +100,7 @@ class Chooser:
         self.documents, self.section = documents, section
 
     def depth(self, asked: Asked) -> int:
-        """How many of the nearest documents have to be known."""
+        """Return how many of the nearest documents have to be known."""
         return min(self.section.ranks[1] + asked.most, len(self.documents))
 
     def tries(self, queries: int, draw: np.random.Generator) -> np.ndarray:

@@ -76,7 +76,7 @@ class Mined(Shown):
 
     @classmethod
     def read(cls, folder: Path) -> Mined:
-        """What an earlier call left.
+        """Return what an earlier call left.
 
         Raises:
             DataError: it cannot be understood.
@@ -91,7 +91,7 @@ class Mined(Shown):
             ) from error
 
     def text(self) -> str:
-        """What a terminal shows."""
+        """Return what a terminal shows."""
         return "\n".join(self._lines())
 
     def page(self) -> str:

@@ -169,6 +169,6 @@ class Side(Pairs):
         )
 
     def _spans(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the answers of each query begin and end."""
+        """Return where the answers of each query begin and end."""
         texts = self._same[chosen]
         return np.searchsorted(self._answered, texts, "left"), np.searchsorted(self._answered, texts, "right")

@@ -34,7 +34,7 @@ def token_head(model: nn.Module) -> nn.Linear | None:
 
 
 def class_names(model: nn.Module) -> str:
-    """What a model is made of, for errors: "Transformer, Pooling"."""
+    """Return what a model is made of, for errors: "Transformer, Pooling"."""
     return ", ".join(type(module).__name__ for module in model.children())
 
 

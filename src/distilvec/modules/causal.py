@@ -140,7 +140,7 @@ class AnswerPooling(Pooling):
 
 
 def answer_places(kinds: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the answers' tokens are predicted.
+    """Return where the answers' tokens are predicted.
 
     Args:
         kinds: int64 [N, S], PROMPT, ANSWER and END.

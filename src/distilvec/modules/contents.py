@@ -47,7 +47,7 @@ class Contents:
         return content
 
     def positions(self, ids: np.ndarray) -> np.ndarray:
-        """Where the content tokens of one text without padding are, int64."""
+        """Return where the content tokens of one text without padding are, int64."""
         at = np.flatnonzero(~np.isin(ids, self.special))
         if len(self.prompt):
             count = min(len(at), len(self.prompt))

@@ -161,7 +161,7 @@ def _listed(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_json(file: Path) -> Any:
-    """What a small JSON file says.
+    """Return what a small JSON file says.
 
     Raises:
         DataError: it cannot be read, is not a regular file, is not JSON, or is not small (10 MB).
@@ -216,7 +216,7 @@ def _check_inside(folder: Path, place: Path) -> None:
 
 
 def _loops(place: Path) -> bool:
-    """Whether links lead in a circle, which `resolve` says up to Python 3.12 alone."""
+    """Tell whether links lead in a circle, which `resolve` says up to Python 3.12 alone."""
     try:
         place.stat()
     except OSError as problem:

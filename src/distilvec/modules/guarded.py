@@ -229,7 +229,7 @@ def _register(folder: Path) -> None:
 
 
 def lacks_pooler(folder: str | Path) -> bool:
-    """Whether a saved model could have a pooler and its weights hold none: building one would make it up."""
+    """Tell whether a saved model could have a pooler and its weights hold none: building one would make it up."""
     from transformers import MODEL_MAPPING
 
     _register(Path(folder))

@@ -124,7 +124,7 @@ class ImageNetwork(ImageModule):
 
     @staticmethod
     def is_of(names: Container[str]) -> bool:
-        """Whether these are tensors of such a network."""
+        """Tell whether these are tensors of such a network."""
         return any(name in names for name in _TELLING)
 
     @classmethod
@@ -257,7 +257,7 @@ _LAST = ("linear.", "classifier.")
 
 
 def _kind(path: str | Path, tensors: Mapping[str, Tensor]) -> tuple[str, bool]:
-    """Which network, and whether it has batch norms."""
+    """Return which network, and whether it has batch norms."""
     for name, kind in _TELLING.items():
         if name in tensors:
             return kind

@@ -202,7 +202,7 @@ class GaussianKernels(nn.Module):
         return below + torch.eye(len(below), dtype=below.dtype, device=below.device)
 
     def config(self) -> dict[str, Any]:
-        """What it is made from, as JSON values."""
+        """Return what it is made from, as JSON values."""
         keys = ("width", "names", "widths", "depth", "hidden", "components", "spread", "triangular", "linear")
         return {key: getattr(self, key) for key in keys}
 
@@ -262,7 +262,7 @@ class GaussianKernels(nn.Module):
 
 
 def bounded(spread: Tensor, bound: str) -> Tensor:
-    """What a kernel says of the deviation -> log-variance within its bounds."""
+    """Return what a kernel says of the deviation -> log-variance within its bounds."""
     return 10 * torch.tanh(spread / 10) if bound == "soft" else -2 * torch.tanh(spread)
 
 
@@ -275,7 +275,7 @@ def _shapes(file: Path) -> dict[str, list[int]]:
 
 
 def has_kernels(folder: str | Path) -> bool:
-    """Whether kernels lie beside the model in this folder."""
+    """Tell whether kernels lie beside the model in this folder."""
     return (Path(folder) / _FOLDER / _CONFIG).is_file()
 
 

@@ -26,7 +26,7 @@ LENGTH = 512
 
 
 def is_model2vec(folder: str | Path) -> bool:
-    """Whether model2vec saved this folder: by the name of the table in its weights."""
+    """Tell whether model2vec saved this folder: by the name of the table in its weights."""
     from safetensors import SafetensorError, safe_open
 
     place = Path(folder)

@@ -138,7 +138,7 @@ def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 def eager_attention_forward(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, Tensor]:
-    """What transformers' `eager` means for this model."""
+    """Return what transformers' `eager` means for this model."""
     scores = query @ key.mT * kwargs["scaling"]
     weights = (scores if attention_mask is None else scores + attention_mask).softmax(-1)
     dropped = functional.dropout(weights, kwargs.get("dropout", 0.0), module.training)

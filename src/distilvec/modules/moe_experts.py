@@ -43,7 +43,7 @@ class ExpertLayers(nn.Module):
         self.activation = ACT2FN[config.hidden_act]
 
     def forward(self, tokens: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """What each token's experts make of it; every expert sees its own tokens only.
+        """Return what each token's experts make of it; every expert sees its own tokens only.
 
         Args:
             tokens: [T, d].
@@ -86,7 +86,7 @@ class ExpertLayers(nn.Module):
 
 
 def _product_type(tokens: Tensor) -> torch.dtype:
-    """What a matrix product of these tokens would be computed in."""
+    """Return what a matrix product of these tokens would be computed in."""
     kind = tokens.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tokens.dtype
 

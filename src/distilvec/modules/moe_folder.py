@@ -132,7 +132,7 @@ def _open_published(place: Path, name: str, arguments: dict[str, Any]) -> Senten
 
 
 def _of_the_hub(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What `SentenceTransformer` was told about the hub, in the hub's words."""
+    """Return what `SentenceTransformer` was told about the hub, in the hub's words."""
     return {_HUB[name]: value for name, value in arguments.items() if name in _HUB and value is not None}
 
 

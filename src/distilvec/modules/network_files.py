@@ -45,7 +45,7 @@ def read_image_network(path: Path) -> ImageModule | None:
 def read_network(
     path: str | Path, kind: str | None = None, features: bool = False
 ) -> tuple[str, GraphNetwork | SmilesNetwork]:
-    """Which network over molecules a safetensors file holds, and the network.
+    """Return which network over molecules a safetensors file holds, and the network.
 
     Args:
         kind: None = told by the file's keys, and by its name between "gcn" and "graphsage", whose keys are the same.

@@ -19,7 +19,7 @@ MODES = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
 
 
 def item_kinds(model: SentenceTransformer) -> list[str]:
-    """What a model reads: text, image, molecule; several for models of several kinds."""
+    """Return what a model reads: text, image, molecule; several for models of several kinds."""
     first: Any = model[0]
     own = getattr(first, "item", None)
     if own is not None:
@@ -28,12 +28,12 @@ def item_kinds(model: SentenceTransformer) -> list[str]:
 
 
 def reads_texts(model: Any) -> bool:
-    """Whether a model, or a route of one, reads texts, whatever else it reads."""
+    """Tell whether a model, or a route of one, reads texts, whatever else it reads."""
     return "text" in item_kinds(model)
 
 
 def default_prompt(model: SentenceTransformer) -> str:
-    """What a model puts before a text where nobody says otherwise; "" = nothing."""
+    """Return what a model puts before a text where nobody says otherwise; "" = nothing."""
     return (model.prompts or {}).get(getattr(model, "default_prompt_name", None) or "") or ""
 
 
@@ -56,14 +56,14 @@ def side_prompt(model: SentenceTransformer, side: str) -> str:
 
 
 def is_causal(model: nn.Module) -> bool:
-    """Whether tokens see only those before them: decoders, unless their configuration says is_causal: false."""
+    """Tell whether tokens see only those before them: decoders, unless their configuration says is_causal: false."""
     if getattr(getattr(model, "config", None), "is_causal", None) is False:
         return False
     return any(getattr(module, "is_causal", False) is True for module in model.modules())
 
 
 def usable_positions(model: nn.Module) -> int | None:
-    """How many tokens the position embeddings allow; None where positions are not learned.
+    """Return how many tokens the position embeddings allow; None where positions are not learned.
 
     RoBERTa-like models count positions from `padding_idx + 1`, so their last rows are never reached.
     """
@@ -178,7 +178,7 @@ def _bare_tokenizer(first: Any) -> Any | None:
 
 
 def puts_into_template(model: SentenceTransformer) -> bool:
-    """Whether every text is put into the chat template of the model's tokenizer."""
+    """Tell whether every text is put into the chat template of the model's tokenizer."""
     return item_kinds(model) == ["text", "message"]
 
 

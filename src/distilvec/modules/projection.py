@@ -21,7 +21,7 @@ def identity_map(width: int) -> nn.Linear:
 
 
 def is_identity(linear: nn.Linear) -> bool:
-    """Whether a map changes nothing."""
+    """Tell whether a map changes nothing."""
     weight = linear.weight
     return (
         linear.bias is None

@@ -123,7 +123,7 @@ class TaskHead(nn.Module):
         return (self.shift + self.scale * logits[..., 0].double()).tolist()
 
     def config(self) -> dict[str, Any]:
-        """What it is made from, as JSON values."""
+        """Return what it is made from, as JSON values."""
         names = ("width", "kind", "labels", "encoding", "shift", "scale")
         return {name: getattr(self, name) for name in names}
 
@@ -170,12 +170,12 @@ class TaskHead(nn.Module):
 
 
 def has_head(folder: str | Path) -> bool:
-    """Whether a task head lies beside the model in this folder."""
+    """Tell whether a task head lies beside the model in this folder."""
     return (Path(folder) / _FOLDER / _CONFIG).is_file()
 
 
 def sentence_vectors(model: SentenceTransformer, features: dict[str, Any]) -> Tensor:
-    """What a task head reads: the sentence vectors [B, d] before any final `Normalize`.
+    """Return what a task head reads: the sentence vectors [B, d] before any final `Normalize`.
 
     Args:
         features: what `model.preprocess` gives, on the model's device.

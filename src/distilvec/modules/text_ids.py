@@ -78,7 +78,7 @@ class TextIds:
         return list((self._uncut if whole else self._core).encode_batch_fast(prompted))
 
     def describe(self) -> str:
-        """What the ids depend on besides the texts."""
+        """Return what the ids depend on besides the texts."""
         return f"{settings_of(self._core)}|{self.limit}|{self.prompt}"
 
 
@@ -133,7 +133,7 @@ def settings_of(core: Any) -> str:
 
 
 def places(lengths: np.ndarray, side: str) -> np.ndarray:
-    """Where the tokens of texts stand in a padded table: bool [B, longest, at least 1], padding on `side`."""
+    """Return where the tokens of texts stand in a padded table: bool [B, longest, at least 1], padding on `side`."""
     positions = np.arange(max(int(lengths.max()), 1))[None, :]
     if side == "left":
         return np.asarray(positions >= positions.size - lengths[:, None])
@@ -150,7 +150,7 @@ def padded(values: np.ndarray, real: np.ndarray, fill: int = 0) -> np.ndarray:
 def own_features(
     model: SentenceTransformer, texts: Sequence[Any], prompt: str, ids: Sequence[Sequence[int]]
 ) -> dict[str, Any] | None:
-    """What `model.preprocess` makes of texts or pairs; None where its ids are not those given."""
+    """Return what `model.preprocess` makes of texts or pairs; None where its ids are not those given."""
     features: dict[str, Any] = dict(model.preprocess(list(texts), prompt=prompt or None))
     own, mask = features.get("input_ids"), features.get("attention_mask")
     if not isinstance(own, Tensor):

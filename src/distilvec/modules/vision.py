@@ -42,7 +42,7 @@ def is_vision(folder: str | Path) -> bool:
 
 
 def image_pooling(config: Any) -> ImagePooling:
-    """What of a vision model's output stands for the whole image.
+    """Return what of a vision model's output stands for the whole image.
 
     `cls` for ViT, DeiT and DINOv2 (and BEiT without mean pooling), `pooler` for BEiT with mean pooling and ConvNeXt,
     `mean` over all positions for those without a first token: Swin, PVT, ResNet, MobileNet and what else there is.

@@ -207,7 +207,7 @@ class Watch:
 
 
 def _is_map(means: Tensor) -> bool:
-    """Whether [N, S, S] are probabilities, and not what a functional dropout left of them or a window's."""
+    """Tell whether [N, S, S] are probabilities, and not what a functional dropout left of them or a window's."""
     return means.shape[-1] == means.shape[-2] and bool((means.sum(-1) - 1).abs().max() < 1e-2)
 
 

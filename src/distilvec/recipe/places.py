@@ -19,7 +19,7 @@ TASK_FILES = ("train", "validation", "test", "queries", "corpus", "qrels", "teac
 
 
 def is_url(path: str) -> bool:
-    """Whether a path names a file system, as s3://bucket/folder does."""
+    """Tell whether a path names a file system, as s3://bucket/folder does."""
     return "://" in path
 
 

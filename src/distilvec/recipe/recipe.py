@@ -73,7 +73,7 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
     _chosen: tuple[str, ...] = PrivateAttr(())
 
     def __eq__(self, other: object) -> bool:
-        """Whether all keys are equal, wherever the two were read from."""
+        """Tell whether all keys are equal, wherever the two were read from."""
         return isinstance(other, Recipe) and self.model_dump() == other.model_dump()
 
     @property

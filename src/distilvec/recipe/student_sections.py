@@ -37,7 +37,7 @@ class ShrinkSection(Section):
 
     @property
     def is_open(self) -> bool:
-        """Whether it names no model, or no size."""
+        """Tell whether it names no model, or no size."""
         sizes = (self.layers, self.vocabulary, self.embedding, self.inner, self.heads, self.width)
         return self.of is None or (all(size is None for size in sizes) and self.positions is None)
 

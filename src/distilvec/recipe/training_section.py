@@ -148,7 +148,7 @@ class TrainingSection(Section):
 
     @model_serializer(mode="wrap")
     def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What every recipe says, and what this one says beside it."""
+        """Return what every recipe says, and what this one says beside it."""
         values: dict[str, Any] = write(self)
         return {name: value for name, value in values.items() if name in _ALWAYS or name in self.model_fields_set}
 

@@ -34,7 +34,7 @@ def mixture_figures(mixtures: list[MixtureGeometry]) -> dict[str, Figure]:
 
 
 def layer_name(each: MixtureGeometry) -> str:
-    """What a row or panel is called."""
+    """Return what a row or panel is called."""
     return "all layers" if each.layer == 0 else f"layer {each.layer}"
 
 

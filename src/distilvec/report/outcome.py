@@ -88,8 +88,8 @@ class Outcome:
 
     @property
     def has_experts(self) -> bool:
-        """Whether method, student or a teacher has experts that can be looked at."""
-        models = [self.fitted.method, self.trained, *(getattr(each.teacher, "model", None) for each in self.taught)]
+        """Tell whether method, student or a teacher has experts that can be looked at."""
+        models = [self.fitted.method, self.trained, *(each.teacher.model for each in self.taught)]
         names = (name for model in models if isinstance(model, nn.Module) for name, _ in model.named_modules())
         return any("expert" in name for name in names)
 

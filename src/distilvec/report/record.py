@@ -69,7 +69,7 @@ class Record(Part):
         return next((data.items for data in self.sections.values()), "texts")
 
     def chapters(self) -> list[Chapter]:
-        """What page and Markdown show, in order; chapters with nothing to say are left out."""
+        """Return what page and Markdown show, in order; chapters with nothing to say are left out."""
         found = []
         for key, title, names in CHAPTERS:
             shown = [self.sections[name].blocks() for name in names if name in self.sections]

@@ -176,7 +176,7 @@ def shown_groups(models: Sequence[ModelRow]) -> list[str]:
 
 
 def is_its_own_answer(scores: Mapping[str, ScoreEntry], group: str) -> bool:
-    """Whether a model has 100 on a group by definition, because its own search says which answers are right."""
+    """Tell whether a model has 100 on a group by definition, because its own search says which answers are right."""
     members = grouped(scores).get(group, [])
     return bool(members) and all(each.kind == "neighbours" and each.value > 1 - 1e-9 for each in members)
 

@@ -11,7 +11,7 @@ from distilvec.words import millions, number, percent, points, size
 
 
 def summary(record: Record) -> list[Block]:
-    """What stands above the first chapter."""
+    """Return what stands above the first chapter."""
     blocks: list[Block] = [Text(verdict(record), "verdict")]
     blocks += [Warnings("Alarm", record.alarms)] if record.alarms else []
     tiles = _tiles(record.find(Scores) or Scores())
@@ -19,7 +19,7 @@ def summary(record: Record) -> list[Block]:
 
 
 def verdict(record: Record) -> str:
-    """What was kept; and what the student's own head answers, if it has one."""
+    """Return what was kept; and what the student's own head answers, if it has one."""
     scores = record.find(Scores) or Scores()
     student, teacher = scores.model("student"), scores.model("teacher")
     if student is None:

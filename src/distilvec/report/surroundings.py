@@ -53,7 +53,7 @@ def git_state() -> str | None:
 
 
 def machine(device: str) -> Machine:
-    """What times were measured on."""
+    """Return what times were measured on."""
     import torch
 
     name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine()

@@ -26,7 +26,7 @@ class Scorer(Teacher):
     scores: int | None = None
 
     def knows(self, keys: np.ndarray) -> np.ndarray:
-        """Which pairs it can have a score for, by their keys uint8 [n, 16]: bool [n]."""
+        """Return which pairs it can have a score for, by their keys uint8 [n, 16]: bool [n]."""
         return np.ones(len(keys), bool)
 
 

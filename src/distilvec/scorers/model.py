@@ -117,7 +117,7 @@ def _log_odds(logits: np.ndarray, column: int) -> np.ndarray:
 
 
 def _column(labels: list[str] | None, label: str | None, name: str) -> int | None:
-    """Which logit counts; None = there is only one number."""
+    """Return which logit counts; None = there is only one number."""
     if labels is None:
         if label is not None:
             raise DistilvecError(f'this model says one number, and has no class "{label}"', where=name)

@@ -72,7 +72,7 @@ class _Connection(H11Protocol):
             self._timer = self.loop.call_later(self._limits.seconds, self._look)
 
     def _client_owes(self) -> tuple[Any, ...] | None:
-        """What the client has to do next; None while the server is at work."""
+        """Return what the client has to do next; None while the server is at work."""
         if self.cycle is None or self.cycle.response_complete:
             return self.cycle, "reading the last answer, or a whole request"
         return (self.cycle, "a body") if self.cycle.more_body else None

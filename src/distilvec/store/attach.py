@@ -14,7 +14,7 @@ _CHUNK = 10_000
 
 
 def attach_rows(rows_of: Callable[[np.ndarray], np.ndarray], dataset: Any, text: str) -> Any:
-    """What `SignalStore.attach` does; `rows_of` is the store's `rows`.
+    """Return what `SignalStore.attach` does; `rows_of` is the store's `rows`.
 
     Raises:
         DistilvecError: no dataset, no such column, or a column "label" already.

@@ -68,7 +68,7 @@ def _enlarged(vectors: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def unpack(values: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
-    """What `pack` stored, as float32 [n, D]."""
+    """Return what `pack` stored, as float32 [n, D]."""
     vectors = values.astype(np.float32)
     if scale is not None:
         vectors *= scale[:, None]

@@ -207,7 +207,7 @@ class _VectorFilling:
         self._store, self._teacher, self._texts, self._keys = store, teacher, texts, keys
 
     def missing(self, distinct: np.ndarray) -> np.ndarray:
-        """Which of some positions lack a vector: bool [m]."""
+        """Return which of some positions lack a vector: bool [m]."""
         return self._store.missing_at(self._keys, distinct)
 
     def batches(self, todo: np.ndarray) -> Generator[tuple[np.ndarray, np.ndarray | None]]:

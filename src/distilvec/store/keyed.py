@@ -111,7 +111,7 @@ class KeyedParts(Generic[PartT]):
         return rows
 
     def missing(self, keys: np.ndarray) -> np.ndarray:
-        """Which keys uint8 [n, 16] the store has nothing for: bool [n]."""
+        """Return which keys uint8 [n, 16] the store has nothing for: bool [n]."""
         return self.rows(keys) < 0
 
     def missing_at(self, keys: np.ndarray, positions: np.ndarray) -> np.ndarray:

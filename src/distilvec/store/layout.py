@@ -177,7 +177,7 @@ def write_format(folder: Path, wanted: StoreFormat, *, anew: bool = False, ident
 
 
 def _at_work(folder: Path) -> bool:
-    """Whether a living process teaches or writes; its parts are still in its memory."""
+    """Tell whether a living process teaches or writes; its parts are still in its memory."""
     for file in (*folder.glob("writer-*.lock"), *folder.glob("teaching.lock")):
         with locked(file, wait=False) as free:
             if not free:
@@ -250,13 +250,13 @@ def note_precision(folder: Path, dtype: str) -> None:
 
 
 def read_signals(folder: Path) -> dict[str, dict[str, Any]]:
-    """What store.json says about each signal: name -> width and dtype."""
+    """Return what store.json says about each signal: name -> width and dtype."""
     signals: dict[str, dict[str, Any]] = json.loads(read_small(folder / "store.json"))["signals"]
     return signals
 
 
 def read_identity(folder: Path) -> str:
-    """Which store this is: a store that was removed and taught again is another one, a copy is the same.
+    """Return which store this is: a store that was removed and taught again is another one, a copy is the same.
 
     "" of a store that versions up to 0.1 began.
     """

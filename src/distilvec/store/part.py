@@ -301,7 +301,7 @@ def _read_record(file: Path) -> dict[str, Any]:
 
 
 def _unreadable(error: OSError, file: Path, what: str) -> BadPart | EnvironmentProblem:
-    """What an error says: that the file is damaged, or that the system does not let this process read it now.
+    """Return what an error says: that the file is damaged, or that the system does not let this process read it now.
 
     A part that another process can read must not be set aside. What pyarrow finds wrong with the content has no number.
     """

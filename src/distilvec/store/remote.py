@@ -167,7 +167,7 @@ def _storage(url: str) -> Iterator[tuple[Any, str]]:
 
 
 def _line(error: Exception) -> str:
-    """What an error says, in one line: some have a page of places where a library was looked for."""
+    """Return what an error says, in one line: some have a page of places where a library was looked for."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 

@@ -75,7 +75,7 @@ class SignalFilling:
         self._needed: dict[str, np.ndarray] = {}
 
     def missing(self, distinct: np.ndarray) -> np.ndarray:
-        """Which of some positions lack a sentence vector or any signal: bool [m]."""
+        """Return which of some positions lack a sentence vector or any signal: bool [m]."""
         filled: dict[str, KeyedParts[Any]] = {"sentence": self._store, **self._signals}
         lacking = {name: signal.missing_at(self._keys, distinct) for name, signal in filled.items()}
         self._needed = {name: _marked(len(self._keys), distinct[missing]) for name, missing in lacking.items()}
@@ -121,7 +121,7 @@ def _keep_vocabulary(store: SignalStore, teacher: Teacher, wanted: Wanted) -> No
 
 
 def read_vocabulary(store: SignalStore) -> list[str]:
-    """What `fill` kept of the teacher's tokenizer."""
+    """Return what `fill` kept of the teacher's tokenizer."""
     tokens: list[str] = json.loads((store.path / VOCABULARY).read_text(encoding="utf-8"))["tokens"]
     return tokens
 

@@ -94,7 +94,7 @@ class ExplainingStudent(SentenceTransformer):
 
 
 def _one(items: Any) -> bool:
-    """Whether this is one item; an array of numbers with two or three dimensions is one image."""
+    """Tell whether this is one item; an array of numbers with two or three dimensions is one image."""
     if isinstance(items, np.ndarray | Tensor):
         return items.ndim in (2, 3) and not (isinstance(items, np.ndarray) and items.dtype.kind in "OUS")
     return isinstance(items, str | Mapping) or not isinstance(items, Iterable)

@@ -32,7 +32,7 @@ class Seen:
         self._found: dict[tuple[int, Hashable], tuple[Any, Any]] = {}
 
     def get(self, key: Hashable, find: Callable[[], Any], of: Any = None) -> Any:
-        """What was found of a model under this key, or is found now."""
+        """Return what was found of a model under this key, or is found now."""
         if (id(of), key) not in self._found:
             self._found[id(of), key] = find(), of  # with the model, whose number no other may get
         return self._found[id(of), key][0]

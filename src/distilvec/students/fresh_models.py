@@ -186,7 +186,7 @@ def averaged_embeddings(words: Any, teacher_words: Any, table: Tensor) -> tuple[
 
 
 def _text_of(backend: Any, piece: str, index: int) -> str:
-    """What a piece stands for, without the marks of its place in a word; empty for parts of characters."""
+    """Return what a piece stands for, without the marks of its place in a word; empty for parts of characters."""
     text: str = backend.decode([index], skip_special_tokens=False).removeprefix("##").strip()
     return "" if "\N{REPLACEMENT CHARACTER}" in text else text
 

@@ -114,12 +114,12 @@ def drop_pooler(transformer: Any) -> bool:
 
 
 def can_omit_pooler(model: nn.Module) -> bool:
-    """Whether the model's class can be built without its pooler."""
+    """Tell whether the model's class can be built without its pooler."""
     return "add_pooling_layer" in inspect.signature(type(model)).parameters and hasattr(model, "pooler")
 
 
 def describe_student(student: SentenceTransformer) -> dict[str, Any]:
-    """What a person wants to know of a student before training it.
+    """Return what a person wants to know of a student before training it.
 
     Returns:
         parameters, embedding_parameters (tables of token, position and type embeddings), block_parameters, bytes

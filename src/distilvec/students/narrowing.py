@@ -109,7 +109,7 @@ class _Block:
         return last, [narrow.output(*rows) for rows in zip(units, between, strict=True)], share
 
     def _contexts(self, block: Any, states: Sequence[Tensor]) -> list[Tensor]:
-        """What the heads give, side by side."""
+        """Return what the heads give, side by side."""
         pairs = zip(states, self.unread, strict=True)
         return [block.attention.self(rows, attention_mask=mask)[0] for rows, mask in pairs]
 

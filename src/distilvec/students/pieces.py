@@ -28,7 +28,7 @@ _FREE = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>|<\|?reserved.*\d+\
 
 
 def is_free(piece: str) -> bool:
-    """Whether a piece is a place that its tokenizer keeps free."""
+    """Tell whether a piece is a place that its tokenizer keeps free."""
     return _FREE.fullmatch(piece) is not None
 
 
@@ -136,7 +136,7 @@ def _fingerprint(model: SentenceTransformer, before: list[int], after: list[int]
 
 
 def _kept(file: Path) -> npt.NDArray[np.float32] | None:
-    """What `_keep` wrote; None where there is none, or where it is damaged."""
+    """Return what `_keep` wrote; None where there is none, or where it is damaged."""
     try:
         with np.load(file, allow_pickle=False) as arrays:
             return np.asarray(arrays["vectors"], dtype=np.float32)

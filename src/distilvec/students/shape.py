@@ -15,7 +15,7 @@ ALIKE = ("BertModel", "RobertaModel", "XLMRobertaModel", "CamembertModel", "Dist
 
 
 def is_alike(model: Any) -> bool:
-    """Whether a transformers model can be written as an `ElectraModel` with the same outputs."""
+    """Tell whether a transformers model can be written as an `ElectraModel` with the same outputs."""
     config = model.config
     return (
         type(model).__name__ in ALIKE

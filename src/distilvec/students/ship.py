@@ -193,7 +193,7 @@ def _prompts(model: SentenceTransformer) -> dict[str, str]:
 
 
 def brings_its_code(module: Any) -> bool:
-    """Whether a module is one of ours that saves its source with the model (`trust_remote_code=True` opens it)."""
+    """Tell whether a module is one of ours that saves its source with the model (`trust_remote_code=True` opens it)."""
     config = getattr(getattr(module, "model", None), "config", None)
     if getattr(config, "model_type", None) == "distilvec_moe":
         return True

@@ -59,7 +59,7 @@ class ShrinkReport:
         return asdict(self)
 
     def __str__(self) -> str:
-        """What was kept, a line for each cut."""
+        """Return what was kept, a line for each cut."""
         shape, kept = self.shape, self.kept
         lines = [
             f"parameters  {millions(self.parameters_before)} -> {millions(self.parameters_after)}",

@@ -90,7 +90,7 @@ def static(
 
 
 def count_pieces(tokenizer: Any, texts: Iterable[str], size: int) -> npt.NDArray[np.int64]:
-    """How often each piece occurs in the texts, [size].
+    """Return how often each piece occurs in the texts, [size].
 
     Args:
         tokenizer: a `tokenizers.Tokenizer`.

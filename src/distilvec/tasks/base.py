@@ -55,7 +55,7 @@ class Task(nn.Module, ABC):
         return self.head(embedding.where(first, other), other.where(first, embedding))
 
     def read(self, output: StudentOutput, group: Tensor | None = None, role: Tensor | None = None) -> Tensor | None:
-        """What the head makes of a student's output, as `forward`; None without a head."""
+        """Return what the head makes of a student's output, as `forward`; None without a head."""
         return self(output.embedding, group, role)
 
     def losses(

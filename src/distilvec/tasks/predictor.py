@@ -111,7 +111,7 @@ class Predictor:
         return regression_scores(truth, logits[:, 0])
 
     def logits(self, inputs: Sequence[Input]) -> np.ndarray:
-        """What the head says: float32 [n, C], or [n, 1] for a regression.
+        """Return what the head says: float32 [n, C], or [n, 1] for a regression.
 
         Raises:
             DistilvecError: as `predict`.

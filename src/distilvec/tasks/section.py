@@ -80,15 +80,15 @@ class TaskSection(BaseModel):
 
     @property
     def writes(self) -> bool:
-        """Whether the student is to write."""
+        """Tell whether the student is to write."""
         return self.kind == "generation"
 
     @property
     def paired(self) -> bool:
-        """Whether an item is a pair of texts, so that the corpus has two text columns."""
+        """Tell whether an item is a pair of texts, so that the corpus has two text columns."""
         return self.kind != "classification"
 
     @property
     def joint(self) -> bool:
-        """Whether `read_corpus` has to make one item of a pair."""
+        """Tell whether `read_corpus` has to make one item of a pair."""
         return self.encoding == "joint"

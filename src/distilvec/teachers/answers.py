@@ -56,7 +56,7 @@ class Answers:
 
     @property
     def left(self) -> bool:
-        """Whether answers of dead processes were taken over."""
+        """Tell whether answers of dead processes were taken over."""
         return any(self._taken_over.values())
 
     def __exit__(

@@ -126,7 +126,7 @@ class Teacher:
     # sides
 
     def has_side(self, side: str) -> bool:
-        """Whether it reads a "query" or a "document" with another prompt of its own than texts as such."""
+        """Tell whether it reads a "query" or a "document" with another prompt of its own than texts as such."""
         return False
 
     def encode_query(self, texts: Sequence[str]) -> np.ndarray:
@@ -146,12 +146,12 @@ class Teacher:
 
     @property
     def causal(self) -> bool:
-        """Whether its tokens see only those before them."""
+        """Tell whether its tokens see only those before them."""
         return False
 
     @property
     def final_norm(self) -> bool:
-        """Whether its last states have passed a norm after the last block, as those of decoders and ModernBERT."""
+        """Tell whether its last states have passed a norm after the last block, as those of decoders and ModernBERT."""
         return False
 
     @property
@@ -180,7 +180,7 @@ class Teacher:
         return []
 
     def signals(self, texts: Sequence[str], wanted: Wanted = NOTHING) -> TeacherSignals:
-        """What it says about B texts, without a store; absent texts are zeros with `present` False.
+        """Return what it says about B texts, without a store; absent texts are zeros with `present` False.
 
         Raises:
             DistilvecError: it cannot give what is wanted.

@@ -279,7 +279,7 @@ def _by_encode(model: Any) -> str | None:
 
 
 def find(path: str, kind: str, example: str) -> Any:
-    """What "module:name" names; modules of the working directory are found.
+    """Return what "module:name" names; modules of the working directory are found.
 
     Args:
         kind, example: what is looked for, in messages.

@@ -50,7 +50,7 @@ def source_of(function: Any) -> str | None:
 
 
 def compiled(code: types.CodeType) -> str:
-    """What a code object does, as a text; for what was never in a file."""
+    """Return what a code object does, as a text; for what was never in a file."""
     constants = [
         compiled(each) if isinstance(each, types.CodeType) else repr(each)
         for each in code.co_consts
@@ -60,7 +60,7 @@ def compiled(code: types.CodeType) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether equal values are written alike in every process."""
+    """Tell whether equal values are written alike in every process."""
     if isinstance(value, tuple):
         return all(map(is_plain, value))
     return isinstance(value, bool | int | float | str)
@@ -152,7 +152,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _leads_to(value: Any) -> Iterable[Any]:
-    """What is looked at after a value that has no weights itself."""
+    """Return what is looked at after a value that has no weights itself."""
     if isinstance(value, types.FunctionType):  # one of a package may be wrapped around somebody's own
         return [*_cells(value), *(() if _is_installed(value) else _named(value))]
     if isinstance(value, functools.partial):

@@ -133,7 +133,7 @@ def _tokens(usage: _Usage | None, count: int) -> int | None:
 
 
 def read_failure(content: bytes) -> str:
-    """What a service says of a failure, in one line."""
+    """Return what a service says of a failure, in one line."""
     text = content[:4000].decode("utf-8", "replace")
     try:
         failure = _Failure.model_validate_json(content)

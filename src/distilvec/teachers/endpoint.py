@@ -322,7 +322,7 @@ class Endpoint:
         return answer.vectors
 
     def _said(self, content: bytes) -> str:
-        """What a service says of a failure, short and without the key."""
+        """Return what a service says of a failure, short and without the key."""
         return self._hidden(read_failure(content))[:200] or "no word"
 
     def _hidden(self, text: str) -> str:

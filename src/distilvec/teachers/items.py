@@ -94,7 +94,7 @@ class ItemTeacher(Teacher):
         return vectors
 
     def rendered(self, text: str) -> tuple[str, int]:
-        """What the model is given, shortened; it has no tokens to count (0)."""
+        """Return what the model is given, shortened; it has no tokens to count (0)."""
         return text[:60], 0
 
 

@@ -89,7 +89,7 @@ class Observer:
 
     @torch.no_grad()
     def final_norm(self, features: dict[str, Any]) -> bool:
-        """Whether something stands between its last block and its last hidden state, seen on features [B, T]."""
+        """Tell whether something stands between its last block and its last hidden state, seen on features [B, T]."""
         assert self._watch is not None
         with self._watch.watching() as seen:
             seen.close(self._model[0](features)["token_embeddings"])

@@ -59,7 +59,7 @@ class Tokens(TextIds):
         return {**features, **self._extra}
 
     def agrees(self, model: SentenceTransformer) -> bool:
-        """Whether `features` gives what the model's own `preprocess` gives; takes over what else is in there."""
+        """Tell whether `features` gives what the model's own `preprocess` gives; takes over what else is in there."""
         for probes in (_PROBES, _PAIRS):
             found = self.encode(probes)
             own = own_features(model, probes, self.prompt, [each.ids for each in found])

@@ -85,7 +85,7 @@ class TeacherSection(Section):
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether it knows a pair of texts as one item."""
+        """Tell whether it knows a pair of texts as one item."""
         return self.has_tokens
 
 
@@ -216,7 +216,7 @@ class VectorsSection(TeacherSection):
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether it is asked by keys, which pairs have too."""
+        """Tell whether it is asked by keys, which pairs have too."""
         return self.keys is not None
 
 

@@ -138,7 +138,7 @@ class TextTeacher(Teacher):
         yield from in_room(batches, functools.partial(self._observe, wanted=wanted), self._too_large)
 
     def signals(self, texts: Sequence[str], wanted: Wanted = NOTHING) -> TeacherSignals:
-        """What it says about B texts, all in one forward pass where more than sentence vectors is wanted."""
+        """Return what it says about B texts, all in one forward pass where more than sentence vectors is wanted."""
         if not wanted.signals:
             return super().signals(texts, wanted)
         self.refuse(wanted)

@@ -95,7 +95,7 @@ def _write(tokens: TokenizedCorpus, teacher: TeacherTokens, rows: np.ndarray, fi
 def _cut(
     tokens: TokenizedCorpus, rows: np.ndarray, theirs: Sequence[Content], limit: int | None
 ) -> NDArray[np.integer]:
-    """Which of some rows either side may not have read to the end."""
+    """Return which of some rows either side may not have read to the end."""
     if tokens.limit is None:
         return np.zeros(0, np.int64)
     ours = tokens.lengths[rows] >= tokens.limit

@@ -129,7 +129,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def read_state(checkpoint: Path) -> State:
-    """Where a checkpoint's training is.
+    """Return where a checkpoint's training is.
 
     Raises:
         DataError: its state cannot be read, or is not that of the step in its name.
@@ -205,7 +205,7 @@ def load_strictly(model: nn.Module, folder: Path) -> None:
 
 
 def read_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What was kept of the optimiser, its schedule and the loss scaling, after seeing that it fits.
+    """Return what was kept of the optimiser, its schedule and the loss scaling, after seeing that it fits.
 
     Raises:
         DataError: it cannot be read, or is of parameters of other shapes.
@@ -223,7 +223,7 @@ def read_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> dict[s
 
 
 def read_rank(checkpoint: Path) -> dict[str, Any]:
-    """What was kept of this process: `generators` and `sums`.
+    """Return what was kept of this process: `generators` and `sums`.
 
     Raises:
         DataError: it cannot be read, or lacks something.
@@ -274,7 +274,7 @@ def check_finite(model: nn.Module, step: int) -> None:
 
 
 def other_code(known: Any, data: Mapping[str, Any]) -> bool:
-    """Whether the text of a method that is not ours is known to have changed between two marks."""
+    """Tell whether the text of a method that is not ours is known to have changed between two marks."""
     then = known.get("method") if isinstance(known, dict) else None
     return bool(then and data.get("method") and then != data["method"])
 

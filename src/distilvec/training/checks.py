@@ -37,7 +37,7 @@ def companions_of(needs: Needs, task: Task | None, corpus: Corpus) -> int | None
 
 
 def data_mark(corpus: Corpus, code: str | None = None) -> dict[str, Any]:
-    """What tells one training of a recipe from another, for checkpoints.
+    """Return what tells one training of a recipe from another, for checkpoints.
 
     Args:
         corpus: "content" is equal for the same items in any order.

@@ -33,7 +33,7 @@ class Compilation:
 
 
 def compilation(training: TrainingSection) -> Compilation | None:
-    """What `torch_compile` and the keys with its name ask for."""
+    """Return what `torch_compile` and the keys with its name ask for."""
     backend, mode = training.torch_compile_backend, training.torch_compile_mode
     return Compilation(backend or "inductor", mode) if training.torch_compile or backend or mode else None
 

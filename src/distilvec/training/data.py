@@ -32,7 +32,7 @@ class SignalSource(Protocol):
 
 
 def fetch_all(sources: Sequence[SignalSource], rows: np.ndarray, features: dict[str, Any]) -> list[dict[str, Any]]:
-    """What all teachers say about corpus rows, aligned with the student's padded features."""
+    """Return what all teachers say about corpus rows, aligned with the student's padded features."""
     fetched = [source.fetch(rows) for source in sources]
     for signals in fetched:
         if signals.get("alignments"):
@@ -106,7 +106,7 @@ class Collator:
         return np.maximum(lengths, self.tokens.lengths[self.companions[rows]].max(1))
 
     def known(self, index: np.ndarray) -> dict[str, torch.Tensor]:
-        """What the corpus and the scorers say of its rows: keys uint8 [n, 16], and columns [n] by name."""
+        """Return what the corpus and the scorers say of its rows: keys uint8 [n, 16], and columns [n] by name."""
         columns = {name: torch.from_numpy(np.asarray(values[index])) for name, values in self.columns.items()}
         return {"keys": torch.from_numpy(np.array(self.keys[index])), **columns}
 

@@ -101,7 +101,7 @@ def check_trackers(training: TrainingSection) -> None:
 
 
 def world_size() -> int:
-    """How many processes train together; 1 within `apart`."""
+    """Return how many processes train together; 1 within `apart`."""
     if _apart.get():
         return 1
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
@@ -175,7 +175,7 @@ _TEACHER = {
 
 
 def gather_student(output: StudentOutput) -> StudentOutput:
-    """What the student says of the items of all ranks, in rank order, with its gradient."""
+    """Return what the student says of the items of all ranks, in rank order, with its gradient."""
     return _gather_fields(output, _STUDENT)
 
 
@@ -229,7 +229,7 @@ def mean_over_ranks(value: Tensor) -> Tensor:
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether the flag is set on any rank. Every rank has to ask."""
+    """Tell whether the flag is set on any rank. Every rank has to ask."""
     if world_size() == 1:
         return flag
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
@@ -237,7 +237,7 @@ def any_rank(flag: bool) -> bool:
 
 
 def gather_objects(own: Any) -> list[Any]:
-    """What every rank has, in rank order, on all of them."""
+    """Return what every rank has, in rank order, on all of them."""
     if world_size() == 1:
         return [own]
     found: list[Any] = [None] * world_size()

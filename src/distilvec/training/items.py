@@ -82,7 +82,7 @@ def share_room(tokens: Any, _: int) -> None:
 
 
 def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> TokenizedCorpus | PreparedCorpus:
-    """What the student reads of a corpus: token ids, made once and kept in a file, or prepared items.
+    """Return what the student reads of a corpus: token ids, made once and kept in a file, or prepared items.
 
     Raises:
         DistilvecError: the student reads another kind of item than the corpus has.

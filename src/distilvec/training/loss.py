@@ -215,7 +215,7 @@ class DistillationLoss(Distiller):
             ) from error
 
     def get_config_dict(self) -> dict[str, Any]:
-        """What the model card says of the loss."""
+        """Return what the model card says of the loss."""
         options = self.method.options.model_dump(mode="json")
         return {"method": self.method.name, "teacher": str(self.store.card.get("source", "")), **options}
 
@@ -258,7 +258,7 @@ class DistillationLoss(Distiller):
         return 0.0
 
     def _autocast(self, device: torch.device) -> Any:
-        """What accelerate wraps around the model's own forward, which the tap does not go through."""
+        """Return what accelerate wraps around the model's own forward, which the tap does not go through."""
         if self._precision is None:
             return contextlib.nullcontext()
         return torch.autocast(device.type, self._precision)
@@ -282,7 +282,7 @@ class _Taught:
 def _sample(
     tap: StudentTap, student: SentenceTransformer, needs: Needs, store: SignalStore, texts: Sequence[str] | None
 ) -> Sample:
-    """What the untrained student and the store say about some texts, eval mode; empty without texts."""
+    """Return what the untrained student and the store say about some texts, eval mode; empty without texts."""
     if texts is None:
         layers = torch.zeros(1, tap.info.layers or 0, 0, tap.pooled) if needs.student.layers else None
         nothing = TeacherSignals(present=torch.zeros(0, dtype=torch.bool), sentence=torch.zeros(0, store.width))

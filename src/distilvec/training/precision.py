@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def narrow_by_itself(training: TrainingSection) -> bool:
-    """Whether training is in bfloat16 where its precision is not named: on devices that are faster in it."""
+    """Tell whether training is in bfloat16 where its precision is not named: on devices that are faster in it."""
     if training.bf16 is not None or training.fp16:
         return False
     return bfloat16_pays("cpu" if training.use_cpu else None)

@@ -82,7 +82,7 @@ class RaggedFile:
 
     @staticmethod
     def exists(file: Path) -> bool:
-        """Whether it is there, and as it was written; one that is damaged is made again."""
+        """Tell whether it is there, and as it was written; one that is damaged is made again."""
         try:
             table = np.load(_offsets(file), mmap_mode="r", allow_pickle=False)
             known = table.dtype == np.int64 and table.ndim == 1 and len(table) > _HEAD

@@ -89,7 +89,7 @@ class SharpStep:
         return loss
 
     def _objective(self, result: dict[str, Any]) -> Tensor:
-        """What the ascent climbs: the loss, or the loss minus the variance between domains."""
+        """Return what the ascent climbs: the loss, or the loss minus the variance between domains."""
         loss: Tensor = result["loss"]
         items, domains, counting = result["items"], result["domains"], result["counting"]
         if self.domain_weight is None or items is None or domains is None:

@@ -97,7 +97,7 @@ class Distiller(nn.Module):
 
     @property
     def gathers(self) -> bool:
-        """Whether the losses that `forward` gives are those of the whole batch, not of this process's rows."""
+        """Tell whether the losses that `forward` gives are those of the whole batch, not of this process's rows."""
         return self.extras.gather and self.needs.coupled and world_size() > 1
 
     def at(self, progress: float) -> None:
@@ -283,14 +283,14 @@ def hand_out_next_tokens(student: SentenceTransformer, wanted: bool) -> None:
 
 
 def describe(info: StudentInfo, task: Task | None) -> StudentInfo:
-    """What a method may know of the student, with the task's head."""
+    """Return what a method may know of the student, with the task's head."""
     if task is None or task.head is None:
         return info
     return replace(info, classes=task.head.classes, regression=task.head.classes is None)
 
 
 def _or_one(count: Tensor) -> Tensor:
-    """What to divide by: of no weights at all, one."""
+    """Return what to divide by: of no weights at all, one."""
     return count.where(count > 0, 1.0)
 
 

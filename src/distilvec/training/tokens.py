@@ -140,7 +140,7 @@ class TokenizedCorpus:
 
     @staticmethod
     def _tokenize(student: SentenceTransformer, prompt: str, pairs: bool) -> Any:
-        """What makes ids of texts, see `_Tokenize`."""
+        """Return what makes ids of texts, see `_Tokenize`."""
         return _Tokenize(student.tokenizer, student.max_seq_length, prompt, pairs=pairs)
 
     def contents(self, rows: Sequence[int] | np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -179,7 +179,7 @@ class TokenizedCorpus:
         return features
 
     def _joined(self, values: np.ndarray, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-        """What there is for each token of some rows, one row after the other, int64."""
+        """Return what there is for each token of some rows, one row after the other, int64."""
         return np.concatenate([values[self.offsets[row] : self.offsets[row + 1]] for row in rows]).astype(np.int64)
 
 

@@ -192,7 +192,7 @@ class Scale:
         return Grid([*header, *(["cost"] if self.price is not None else [])], rows, [])
 
     def arithmetic(self) -> list[str]:
-        """How the row that was asked about comes about."""
+        """Return how the row that was asked about comes about."""
         rates, devices, estimate = self.rates, self.devices, self.estimate(self.rows)
         best, slow = self.factors
         factor = "" if devices.kind is None else f" x {number(slow)} to {number(best)}"
@@ -248,7 +248,7 @@ class Scale:
         return lines
 
     def text(self) -> str:
-        """What a terminal shows."""
+        """Return what a terminal shows."""
         title = f"{self.devices}" + (" (estimated)" if self.devices.kind else " (measured rates)")
         return "\n".join([title, "", self.grid().text(), "", *self.arithmetic()])
 

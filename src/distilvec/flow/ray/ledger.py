@@ -32,7 +32,7 @@ class Ledger:
         self._stopped = True
 
     def state(self) -> tuple[int, int]:
-        """How many texts of all chunks are covered, and how often a chunk was begun again."""
+        """Return how many texts of all chunks are covered, and how often a chunk was begun again."""
         return sum(self._covered.values()), sum(self._attempts.values()) - len(self._attempts)
 
 

@@ -91,7 +91,7 @@ def teach_with_ray(
 
 
 def lacking(store: SignalStore, place: Place, keys: np.ndarray) -> np.ndarray:
-    """Which keys uint8 [n, 16] the store has no sentence vector or no wanted signal for: bool [n]."""
+    """Return which keys uint8 [n, 16] the store has no sentence vector or no wanted signal for: bool [n]."""
     missing = store.missing(keys)
     for name in place.wanted.signals:
         missing |= RaggedSignal(place.path, name).missing(keys)
@@ -210,7 +210,7 @@ class _Teaching:
 
 
 def _waited(ray: Any, reference: Any, signals: StopSignals) -> Any:
-    """What a worker gives back.
+    """Return what a worker gives back.
 
     Raises:
         Interrupted: a signal came first.

@@ -49,7 +49,7 @@ class Image(Kind):
         return image_digest(item)
 
     def recognises(self, cell: Any) -> bool:
-        """Whether these are the bytes of an image file, also as a reader of texts gives them."""
+        """Tell whether these are the bytes of an image file, also as a reader of texts gives them."""
         value = cell.get("bytes") if isinstance(cell, Mapping) else cell
         if isinstance(value, str):
             try:

@@ -17,7 +17,7 @@ _LOOKED_AT = 10_000
 
 
 def holds_images(folder: Path) -> bool:
-    """Whether there is a file with an image's suffix among the first files of a folder, however deep."""
+    """Tell whether there is a file with an image's suffix among the first files of a folder, however deep."""
     return any(_is_image(path) for path in islice(_walk(folder), _LOOKED_AT))
 
 

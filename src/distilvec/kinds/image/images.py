@@ -89,7 +89,7 @@ def image_digest(item: str) -> str:
 
 
 def image_item(value: Any, folder: Path) -> ImageItem:
-    """What a row holds, as an item; the image is decoded once.
+    """Return what a row holds, as an item; the image is decoded once.
 
     Args:
         value: path (relative to `folder`) or data URI, bytes of a file, a mapping with "bytes" or "path" as data sets

@@ -138,7 +138,7 @@ def _chosen(arrays: dict[str, _Array], offsets: np.ndarray | None, image: str, p
 
 
 def _offsets(archive: zipfile.ZipFile, arrays: dict[str, _Array], path: Path) -> np.ndarray | None:
-    """Where each of the files in a row begins and ends; None where there is nothing of the kind."""
+    """Return where each of the files in a row begins and ends; None where there is nothing of the kind."""
     described = arrays.get(OFFSETS)
     if described is None or described.dtype.kind not in "iu" or len(described.shape) != 1 or not described.shape[0]:
         return None

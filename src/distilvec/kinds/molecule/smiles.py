@@ -40,7 +40,7 @@ def canonical_smiles(smiles: str, components: Components = "keep") -> str:
 
 
 def molecule_item(smiles: Any, components: Components) -> MoleculeItem:
-    """What a row holds, as an item; see `canonical_smiles`.
+    """Return what a row holds, as an item; see `canonical_smiles`.
 
     Raises:
         Problem: it is no text, no valid molecule, too long, or made of several components that are to be rejected.

@@ -62,12 +62,12 @@ def check_files(recipe: Recipe, corpus: Corpus) -> None:
 
 
 def metric_names(kind: str) -> list[str]:
-    """What a student can be chosen by while it trains."""
+    """Return what a student can be chosen by while it trains."""
     return ["likelihood"]
 
 
 def quality(corpus: Corpus, lessons: Lessons) -> Callable[[Any], float]:
-    """What rates are chosen by: the likelihood of held-out answers."""
+    """Return what rates are chosen by: the likelihood of held-out answers."""
     items = held_out_items(corpus, MEASURED)
     return lambda student: answer_metrics(student, items)["likelihood"]
 
@@ -84,7 +84,7 @@ def read_items(recipe: Recipe, file: str) -> Items:
 
 
 def writing_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) -> list[JudgingTask]:
-    """What a student that writes is judged by: the named tasks and the task's test file, else held-out items.
+    """Return what a student that writes is judged by: the named tasks and the task's test file, else held-out items.
 
     Raises:
         DistilvecError: a named task asks for vectors.
@@ -128,7 +128,7 @@ def answer_metrics(student: SentenceTransformer, items: Items) -> dict[str, floa
 def writing_metrics(
     recipe: Recipe, held_out: object, task: object
 ) -> Callable[[SentenceTransformer, Method], dict[str, float]] | None:
-    """What is measured while training, on the task's validation file; None without one."""
+    """Return what is measured while training, on the task's validation file; None without one."""
     file = given(recipe.task, "task").validation
     if not file:
         return None

@@ -67,7 +67,7 @@ class _TokenizeAnswers:
         self.tokenizer, self.size = writer.tokenizer, id_count(writer.tokenizer)
 
     def describe(self) -> str:
-        """What the ids depend on besides the texts."""
+        """Return what the ids depend on besides the texts."""
         end, separator = self._answers.end, self._answers.separator
         return f"{settings_of(self.tokenizer.backend_tokenizer)}|{self.length}|{self.prompt}|{end}|{separator!r}"
 

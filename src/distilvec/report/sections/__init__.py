@@ -54,7 +54,7 @@ _RARE: dict[str, Callable[[Outcome], object]] = {
 
 
 def applies(name: str, outcome: Outcome) -> bool:
-    """Whether a section has something to measure in a run, as far as that can be seen without it."""
+    """Tell whether a section has something to measure in a run, as far as that can be seen without it."""
     return name not in _RARE or bool(_RARE[name](outcome))
 
 

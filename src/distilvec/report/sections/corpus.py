@@ -65,7 +65,7 @@ class CorpusFacts(Data):
         return [Cards([card for card in ([self.facts()], other) if card])]
 
     def facts(self) -> Table:
-        """What was read, kept and cut."""
+        """Return what was read, kept and cut."""
         rejected, overlap = sum(self.rejected.values()), sum(self.overlap.values())
         of = f" ({share(rejected / self.read)} of what was read)" if self.read else ""
         lines = (

@@ -65,7 +65,7 @@ class Experts(Data):
 
 @torch.no_grad()
 def expert_points(student: SentenceTransformer, texts: Sequence[str]) -> np.ndarray | None:
-    """What each expert of the student's head makes of some texts, [K, n, 2]; None if it has no such head."""
+    """Return what each expert of the student's head makes of some texts, [K, n, 2]; None if it has no such head."""
     tap, outputs = StudentTap(student.eval()), list[Tensor]()
     for start in range(0, len(texts), BATCH):
         features: dict[str, Any] = on_device(features_of(student, texts[start : start + BATCH]), student.device)

@@ -199,7 +199,7 @@ def _teacher(taught: Taught) -> TeacherFacts:
 
 
 def _token_states(store: Path) -> str | None:
-    """How much of the token states a store keeps; None if it keeps them whole, or has none."""
+    """Return how much of the token states a store keeps; None if it keeps them whole, or has none."""
     axes = axes_of(store)
     if not axes:
         return None
@@ -224,7 +224,7 @@ _CUTS = {
 
 
 def provenance(student: Mapping[str, Any]) -> str:
-    """What a student of the recipe's section is made of, in words."""
+    """Return what a student of the recipe's section is made of, in words."""
     if cut := student["shrink"]:
         layers = f"{cut['layers']} layers" if isinstance(cut["layers"], int) else f"layers {cut['layers']}"
         parts = [f"cut out of {short_source(cut['of'])}", *([layers] if cut["layers"] else [])]
@@ -288,7 +288,7 @@ _RESEARCH = {"apple-amlr", "h-research", "intel-research"}
 
 
 def forbids_commercial_use(licence: str | None) -> bool:
-    """Whether a licence's name says so; nothing is assumed of an unknown licence.
+    """Tell whether a licence's name says so; nothing is assumed of an unknown licence.
 
     >>> [forbids_commercial_use(name) for name in ("cc-by-nc-4.0", "apache-2.0", "Research only", None)]
     [True, False, True, False]

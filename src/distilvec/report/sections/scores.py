@@ -80,7 +80,7 @@ class Scores(Data):
         return 100 * own.value / other.value if can_be_kept(other.value, other.low) else None
 
     def is_the_measure(self, group: str) -> bool:
-        """Whether the teacher has 100 on a group by definition: then the score is its own percentage."""
+        """Tell whether the teacher has 100 on a group by definition: then the score is its own percentage."""
         teacher = self.model("teacher")
         return teacher is not None and is_its_own_answer(teacher.scores, group)
 
@@ -280,7 +280,7 @@ def _bm25(judged: Judgement | None) -> ModelRow | None:
 
 
 def _side_by_side(models: Sequence[ModelRow]) -> int:
-    """How many names of a legend stand next to each other without being wider than a figure."""
+    """Return how many names of a legend stand next to each other without being wider than a figure."""
     widths = [len(clip(row.name, NAME)) + 4 for row in models]  # with the mark and the gap
     return len(models) if sum(widths) <= LEGEND_WIDTH else max(1, LEGEND_WIDTH // max(widths))
 

@@ -51,7 +51,7 @@ class Slices(Data):
 
 
 def remedies(found: Sequence[Slice], student: Mapping[str, Any]) -> list[str]:
-    """What helps with the kinds of items that are below the others; `student` is the recipe's section."""
+    """Return what helps with the kinds of items that are below the others; `student` is the recipe's section."""
     behind = [each.name for each in found if each.behind]
     helps = []
     if any(name.startswith(OTHER_PIECES) for name in behind):
