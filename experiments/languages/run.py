@@ -1,6 +1,7 @@
 """Small students of multilingual-e5-small for ten languages, and for English and German alone.
 
     PYTHONPATH=experiments python experiments/languages/run.py --models FOLDER --teacher     # what is to be kept
+    PYTHONPATH=experiments python experiments/languages/run.py --models FOLDER --vocabularies
     PYTHONPATH=experiments python experiments/languages/run.py --models FOLDER --starts      # shapes, untrained
     PYTHONPATH=experiments python experiments/languages/run.py --models FOLDER --probes      # lessons compared
     PYTHONPATH=experiments python experiments/languages/run.py --models FOLDER --sizes ten --seeds 0 --epochs 1
@@ -34,6 +35,7 @@ from distilvec.judging import CachedEncoder
 from distilvec.modules.blocks import parameters
 from distilvec.recipe import Recipe
 from distilvec.students import Seen, load_student, shrink
+from distilvec.students.vocabulary import prune_tokenizer
 from distilvec.teachers import load_teacher
 from distilvec.training import bfloat16_pays
 
@@ -60,6 +62,8 @@ STARTS: dict[str, dict[str, Any]] = {
 }
 #: Texts that the untrained shapes are fitted to, and languages and news sentences that they are compared on.
 FITTED, SEEN, FEW = 60_000, ("de", "en", "pl", "ru", "zh"), 150
+#: Numbers of pieces whose tokenisation is compared.
+VOCABULARIES = (32_000, 40_000, 64_000, 80_000)
 #: Probes: what differs from the ten's run. Each reads so many texts.
 PROBES: dict[str, dict[str, Any]] = {
     "translations": {},
@@ -173,9 +177,17 @@ def judged(model: Path, languages: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def cuts(model: Path, teacher: Path, languages: tuple[str, ...]) -> dict[str, Any]:
-    """Language -> share of its news and of STS-B's validation sentences that are cut exactly as the teacher cuts."""
-    ours, theirs = (load_student(folder).tokenizer.backend_tokenizer for folder in (model, teacher))
+def vocabulary_row(models: Path, vocabulary: int, pooled: bool) -> dict[str, Any]:
+    """What so many pieces keep, counted by language or over all texts together."""
+    rows = [json.loads(line) for line in texts.corpus().read_text(encoding="utf-8").splitlines()]
+    numbers = None if pooled else [texts.LANGUAGES.index(row["language"]) for row in rows]
+    whole = load_student(models / MODEL).tokenizer
+    pruned = prune_tokenizer(whole, [row["text"] for row in rows], vocabulary, domains=numbers)
+    return {"cut": cuts(pruned.tokenizer, whole, texts.LANGUAGES)}
+
+
+def cuts(ours: Any, theirs: Any, languages: tuple[str, ...]) -> dict[str, Any]:
+    """Language -> share of its news and of STS-B's validation sentences with exactly the teacher's pieces."""
     sources = {"news": texts.news()}
     sources["stsb"] = {language: [p[0] for p in pairs] for language, pairs in texts.stsb("validation", 500).items()}
     found: dict[str, Any] = {}
@@ -183,8 +195,7 @@ def cuts(model: Path, teacher: Path, languages: tuple[str, ...]) -> dict[str, An
         found[name] = {}
         for language in languages:
             lines = of.get(language, [])
-            cut = [backend.encode_batch(lines, add_special_tokens=False) for backend in (ours, theirs)]
-            same = [one.tokens == other.tokens for one, other in zip(*cut, strict=True)]
+            same = [ours.tokenize(line) == theirs.tokenize(line) for line in lines]
             if lines:
                 found[name][language] = float(np.mean(same))
     return found
@@ -249,7 +260,7 @@ def student_row(made: Recipe, models: Path, size: str) -> dict[str, Any]:
         **about,
         **choice(folder, models / MODEL, languages),
         **judged(folder, languages),
-        "cut": cuts(folder, models / MODEL, languages),
+        "cut": cuts(*(load_student(each).tokenizer for each in (folder, models / MODEL)), languages),
     }
 
 
@@ -258,6 +269,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, help="folder of multilingual-e5-small")
     parser.add_argument("--teacher", action="store_true", help="judge the teacher")
     parser.add_argument("--probes", nargs="*", choices=list(PROBES), help="short trainings; none named: all")
+    parser.add_argument("--vocabularies", action="store_true", help="word pieces kept, without training")
     parser.add_argument("--starts", action="store_true", help="shapes before training")
     parser.add_argument("--sizes", nargs="*", choices=list(SIZES), default=[])
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
@@ -270,6 +282,11 @@ def main() -> None:
         raise SystemExit("--models names the folder of multilingual-e5-small; see the header of this script.")
     if options.teacher:
         results.run("teacher-0", functools.partial(teacher_row, options.models), model=MODEL)
+    for size in VOCABULARIES if options.vocabularies else ():
+        for pooled in (False, True):
+            row = functools.partial(vocabulary_row, options.models, size, pooled)
+            name = f"vocabulary/{size:,}{', pooled' * pooled}-0"
+            results.run(name, row, vocabulary=size, pooled=pooled)
     for name, shape in STARTS.items() if options.starts else ():
         for pooled in (False, True) if name == next(iter(STARTS)) else (False,):
             row = functools.partial(start_row, options.models, shape, pooled)
