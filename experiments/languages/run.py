@@ -1,17 +1,4 @@
-"""Small students of multilingual-e5-small for ten languages, and for English and German alone.
-
-    PYTHONPATH=experiments python experiments/languages/run.py --models FOLDER --teacher     # what is to be kept
-    PYTHONPATH=experiments python experiments/languages/run.py --models FOLDER --vocabularies
-    PYTHONPATH=experiments python experiments/languages/run.py --models FOLDER --starts      # shapes, untrained
-    PYTHONPATH=experiments python experiments/languages/run.py --models FOLDER --probes      # lessons compared
-    PYTHONPATH=experiments python experiments/languages/run.py --models FOLDER --sizes ten --seeds 0 --epochs 1
-    PYTHONPATH=experiments python experiments/languages/run.py --table
-
-FOLDER holds multilingual-e5-small as the shared data's `tools/real_models.py` lays it out: 117.5 M parameters, of which
-96 M are the table of 250,002 pieces. Every text is read with the prompt "query: ", by teacher and students. Texts: see
-texts.py. Shapes, lessons and rates are chosen by the news sentences (the translation among 500 English ones, and the
-cosine with the teacher's vectors) alone; STS-B's and Tatoeba's tests are for the table.
-"""
+"""Small students of multilingual-e5-small; README.md explains what is trained, chosen and judged."""
 
 from __future__ import annotations
 
@@ -24,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import texts
 import torch
-from common import WORK, Results, arguments, finished, settings_of
+from experiments.harness.records import WORK
+from experiments.harness.script import Results, arguments, finished, settings_of
+from experiments.languages import texts
+from experiments.languages.table import write_page
 from scipy.stats import spearmanr
-from table import write_page
 
 from distilvec.flow.run import train
 from distilvec.judging import CachedEncoder
@@ -92,7 +80,7 @@ def recipe(
         "corpus": {"path": str(path), "domain": "language", "teacher_text": "read", "holdout": 0.01},
         "teachers": [{"name": NAME, "model": str(models / MODEL), "dtype": DTYPE, "prompt": PROMPT}],
         "student": {"shrink": {"of": NAME, "positions": 128, **shape}, "max_length": 128, "dropout": 0.0},
-        "method": {"name": "cosine", "map": False, "token_states": 1.0},
+        "method": [{"name": "cosine", "map": False}, {"name": "token_states", "weight": 1.0}],
         "optimizer": optimizer or {"lr": 2e-3, "muon": True},
         "training": {
             **({"max_steps": steps} if steps else {"epochs": epochs}),
@@ -265,7 +253,7 @@ def student_row(made: Recipe, models: Path, size: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = arguments(__doc__, device=False)
+    parser = arguments(__file__, device=False)
     parser.add_argument("--models", type=Path, help="folder of multilingual-e5-small")
     parser.add_argument("--teacher", action="store_true", help="judge the teacher")
     parser.add_argument("--probes", nargs="*", choices=list(PROBES), help="short trainings; none named: all")

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from common import WORK, shared
+from experiments.harness.records import WORK
+from experiments.harness.script import shared
 
 EXPERIMENT = "languages"
 ENGLISH = "en"
