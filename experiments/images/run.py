@@ -20,7 +20,7 @@ from experiments.images.table import EXPERIMENT, best_single, write_page
 
 from distilvec.corpus import Corpus
 from distilvec.judging import CachedEncoder
-from distilvec.recipe import Recipe, TeacherSection
+from distilvec.recipe import CallSection, ModelSection, Recipe, TeacherSection
 from distilvec.training import Fitted
 
 SEEDS = 3
@@ -67,8 +67,8 @@ class Images(Bench):
 
     def section(self, name: str) -> TeacherSection:
         if name in FUNCTIONS:
-            return TeacherSection(name=name, call=FUNCTIONS[name][0])
-        return TeacherSection(name=name, model=str(shared() / "models" / f"cifar10_{name}.safetensors"))
+            return CallSection(name=name, call=FUNCTIONS[name][0])
+        return ModelSection(name=name, model=str(shared() / "models" / f"cifar10_{name}.safetensors"))
 
     def recipe(self, name: str, seed: int) -> Recipe:
         row, size = ROWS[name], self.size
