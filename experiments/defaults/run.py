@@ -68,6 +68,8 @@ def run_row(teacher: str, corpus: str, seed: int, models: Path | None) -> dict[s
     recipe = Recipe.load(out / "recipe.yaml")
     keys = {"student": True, "method": True, "optimizer": {"lr"}, "training": {"epochs", "batch_size"}}
     chosen = recipe.model_dump(mode="json", include=keys, exclude_defaults=True)
+    if "model" in chosen.get("student", {}):
+        chosen["student"]["model"] = TEACHERS[teacher][1]  # not a path of this machine
     cost = report["sections"]["cost"]
     return {"chosen": chosen, "cost": cost, "scores": scores_in(report), "text": run.text()}
 
