@@ -1,7 +1,8 @@
 """distilvec: large embedding models in, small fast students and an honest report out."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from distilvec.late import exports
 
 if TYPE_CHECKING:
     from distilvec.api import choose, compare, distill, evaluate, load, mine, run, teach, train
@@ -32,31 +33,8 @@ __all__ = [
     "train",
 ]
 
-# Imported when they are asked for: importing the package itself takes no torch and no time.
-_HOMES = {
-    "DistillationLoss": "distilvec.training.loss",
-    "DistilvecError": "distilvec.errors",
-    "Recipe": "distilvec.recipe",
-    "SignalStore": "distilvec.store",
-    "adapt": "distilvec.indexes",
-    "check_index": "distilvec.indexes",
-    "choose": "distilvec.api",
-    "compare": "distilvec.api",
-    "distill": "distilvec.api",
-    "evaluate": "distilvec.api",
-    "load": "distilvec.api",
-    "mine": "distilvec.api",
-    "run": "distilvec.api",
-    "shrink": "distilvec.students",
-    "teach": "distilvec.api",
-    "train": "distilvec.api",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Names are imported when they are asked for: importing the package itself takes no torch and no time.
+__getattr__ = exports(__name__)
 
 
 def __dir__() -> list[str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 
@@ -35,6 +33,9 @@ def exports(package: str) -> Callable[[str], Any]:
 
     def find(name: str) -> Any:
         if not homes:
+            import ast  # here, because importing distilvec alone must be fast
+            from importlib.util import find_spec
+
             source = getattr(find_spec(package), "loader").get_source(package)  # noqa: B009
             blocks = (each for each in ast.parse(source).body if isinstance(each, ast.If))
             lines = (line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom))

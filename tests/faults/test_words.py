@@ -91,6 +91,7 @@ def test_bad_yaml_in_a_change(recipe: Path, value: str) -> None:
         ("=", r'"=".*key\.key=value'),
         ("teachers=[null]", r"--set teachers\.0: give exactly one of model, call, api and vectors"),
         ("corpus.limit={}", r"--set corpus\.limit: .*integer"),
+        ("trainng.epochs=2", r"--set trainng: unknown key .*training"),
     ],
 )
 def test_changes_that_lead_nowhere(recipe: Path, change: str, said: str) -> None:

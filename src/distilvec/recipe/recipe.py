@@ -323,10 +323,15 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
 
 
 def _blame(error: DistilvecError, changes: list[str]) -> None:
-    """Raise an error that is about a changed key as one of `--set`, not of the file."""
-    key = (error.where or "").rpartition(", ")[2]
+    """Raise an error that is about a changed key, or a section that a change made, as one of `--set`.
+
+    A key of the file has its line in the error.
+    """
+    place = (error.where or "").split(", ")
+    key, of_file = place[-1], any(part.startswith("line ") for part in place)
     names = [change.partition("=")[0] for change in changes]
-    if any(key == name or key.startswith(f"{name}.") for name in names):
+    made = [name for name in names if name.startswith(f"{key}.")] if not of_file else []
+    if made or any(key == name or key.startswith(f"{name}.") for name in names):
         raise type(error)(error.what, where=f"--set {key}", remedy=error.remedy) from error
 
 

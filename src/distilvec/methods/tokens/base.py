@@ -7,7 +7,7 @@ forms: on the class logits of a supervised task, and on states where there is no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 from torch import Tensor, nn
 
@@ -47,23 +47,25 @@ class TokenMethod(Method):
     Attributes:
         logits_instead: what to take where there are no class logits, a sentence.
         same_classes: whether class i of the logits has to be the same class on both sides.
+        usual_form: the form of a method that has no option `form`; "embedding" means states.
     """
 
     inside = True
     logits_instead: ClassVar[str] = "Take a method on vectors or token states: cosine, dskd, emo or distillmoe."
     same_classes: ClassVar[bool] = True
+    usual_form: ClassVar[str] = "embedding"
 
     def form(self, student: StudentInfo) -> Literal["next", "logits", "states"]:
         """Choose what is compared: the next token of a student that writes; else logits or states, as `form` says."""
         if student.pieces is not None:
             return "next"
-        form = getattr(self.options, "form", "embedding")
+        form = getattr(self.options, "form", self.usual_form)
         return "logits" if form == "logits" or (form == "auto" and has_task(student)) else "states"
 
     @property
     def positions(self) -> next_tokens.Positions:
-        """Places at which the next token is compared."""
-        return "ends"
+        """Places at which the next token is compared: the option of that name, if there is one."""
+        return cast(next_tokens.Positions, getattr(self.options, "positions", "ends"))
 
     def simcse(self, student: StudentInfo) -> float:
         """Weight of SimCSE: of the option `alpha`, if there is one."""

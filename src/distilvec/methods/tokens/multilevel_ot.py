@@ -85,13 +85,7 @@ class MultiLevelOT(TokenMethod):
     Options = MultiLevelOTOptions
     writes = True
     same_classes = False
-
-    def form(self, student: StudentInfo) -> Literal["next", "logits"]:
-        return "logits" if student.pieces is None else "next"
-
-    @property
-    def positions(self) -> next_tokens.Positions:
-        return self.options.positions  # type: ignore[no-any-return]
+    usual_form = "logits"
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         needs = super().needs(student, teachers)

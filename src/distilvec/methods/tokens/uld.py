@@ -11,13 +11,13 @@ There is no embedding form: without class logits there is no distribution to sor
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
 from distilvec.functional import sorted_wasserstein
-from distilvec.methods.base import Options, StudentInfo
+from distilvec.methods.base import Options
 from distilvec.methods.tokens import next_tokens
 from distilvec.methods.tokens.base import TokenMethod
 
@@ -43,13 +43,7 @@ class ULD(TokenMethod):
     Options = ULDOptions
     writes = True
     same_classes = False
-
-    def form(self, student: StudentInfo) -> Literal["next", "logits"]:
-        return "logits" if student.pieces is None else "next"
-
-    @property
-    def positions(self) -> next_tokens.Positions:
-        return self.options.positions  # type: ignore[no-any-return]
+    usual_form = "logits"
 
     @property
     def weight(self) -> float:

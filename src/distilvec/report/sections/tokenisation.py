@@ -47,10 +47,10 @@ class Tokenisation(Data):
     @classmethod
     def measure(cls, outcome: Outcome) -> Self | None:
         first, corpus = outcome.first, outcome.corpus
-        if first is None or corpus.modality != "text" or corpus.domains is None:
+        if first is None or not corpus.kind.tokenized or corpus.domains is None:
             return None
         tokenizer = getattr(outcome.shipped, "tokenizer", None)
-        backends = reduced_backends(tokenizer, getattr(getattr(first.teacher, "model", None), "tokenizer", None))
+        backends = reduced_backends(tokenizer, getattr(first.teacher.model, "tokenizer", None))
         if tokenizer is None or backends is None:
             return None
         numbers = np.asarray(corpus.domains)[outcome.held_out]
