@@ -12,7 +12,7 @@ and writes a report.
 Each is a process of its own on one thread; they take turns, in another order each round. Wall time on a machine with
 other load says little, so processor time (user and system) of the same process stands next to it, and ratios are
 medians over the rounds with the least and the greatest. Quality is the mean cosine with the teacher's float32 vectors
-on texts that nobody was given. Results: benchmarks/results/out_of_the_box.json and out_of_the_box.md.
+on texts that neither side was trained on. Results: benchmarks/results/out_of_the_box.json and out_of_the_box.md.
 """
 
 from __future__ import annotations

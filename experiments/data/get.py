@@ -1,6 +1,6 @@
 """Get the data of the experiments from public repositories into the folder that DISTILVEC_DATA names.
 
-    python -m experiments.data.get --to FOLDER              # every set; goes on where it stopped
+    python -m experiments.data.get --to FOLDER              # every set; continues where it stopped
     python -m experiments.data.get --to FOLDER stsb sick    # these sets, and those that they are cut from
     python -m experiments.data.get --to FOLDER --check      # what equals the manifest, what differs, what is not there
     python -m experiments.data.get --list                   # sets, files, sources, licences

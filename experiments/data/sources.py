@@ -140,7 +140,7 @@ class Raw:
 
 
 def download(url: str, target: Path, sha256: str | None) -> None:
-    """Fetch a file unless it is there; a broken transfer goes on where it stopped.
+    """Fetch a file unless it is there; a broken transfer continues where it stopped.
 
     Bytes go to `<target>.part`, which takes the target's name once it is whole and its checksum is right, so a file
     under its own name is never half a file.
