@@ -78,6 +78,7 @@ def _supervise(request: Request) -> None:
     """Fork a process for the request, wait for it, write down how it ended."""
     ticket = Path(request["ticket"])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts with & ignore it
     child = os.fork()
     if child == 0:
         out = os.open(ticket / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
