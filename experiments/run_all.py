@@ -3,9 +3,10 @@
     python -m experiments.run_all                  # days on two cores
     python -m experiments.run_all --device cpu
 
-Each script keeps every row as soon as it is there, so this can be stopped at any time and continues where it stopped. The
-rows are in the work folder (harness/records.py); the page of claims is of the committed results, over which each script
-writes the new ones with --record. A script that fails does not stop the others; the exit code says so at the end.
+Each script keeps every row as soon as it is there, so this can be stopped at any time and continues where it stopped.
+The rows are in the work folder (harness/records.py); the page of claims is of the committed results, over which each
+script writes the new ones with --record. A script that fails does not stop the others; the exit code says so at the
+end.
 """
 
 from __future__ import annotations
