@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from distilvec.evenly import evenly_spaced, sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.progress import Ticker
 from distilvec.recipe import TeacherSection
-from distilvec.store import FillReport, SignalStore, fill
+from distilvec.store import FillOptions, FillReport, SignalStore, fill
 from distilvec.store.layout import note_precision
 from distilvec.store.statistics import Statistics
 from distilvec.store.turns import alone
@@ -216,7 +216,7 @@ def fill_store(
     corpus: Corpus,
     wanted: Wanted = NOTHING,
     rows: np.ndarray | None = None,
-    **options: Any,
+    **options: Unpack[FillOptions],
 ) -> FillReport:
     """Teach what a store lacks of a corpus, or of some rows of it; options are those of `fill`."""
     texts = LazyTexts(corpus.teacher_texts, range(len(corpus)) if rows is None else rows)

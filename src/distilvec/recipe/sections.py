@@ -62,7 +62,7 @@ class CorpusSection(Section):
     holdout: float | None = Field(
         None,
         ge=0,
-        lt=0.5,
+        lt=1,
         description="share kept out of training, by content hash; null = 2 %, of a small corpus about 120 items, at "
         "most a fifth; of millions of texts a smaller one is enough: some thousands are looked at",
     )

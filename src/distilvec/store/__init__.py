@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from distilvec.late import exports
-from distilvec.store.fill import FillReport, fill
+from distilvec.store.fill import FillOptions, FillReport, fill
 
 if TYPE_CHECKING:
     from distilvec.store.ragged import RaggedSignal
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from distilvec.store.writer import StoreWriter
 
 __all__ = [
+    "FillOptions",
     "FillReport",
     "RaggedSignal",
     "SignalStore",

@@ -205,23 +205,17 @@ class Loop:
         while window := list(itertools.islice(batches, self.training.gradient_accumulation_steps)):
             yield window
 
-    def _shares(self, window: list[dict[str, Any]]) -> list[float]:
-        """For how much each micro-batch of a step counts: its share of items, or of tokens of answers."""
-        amounts = torch.tensor([amount(batch) for batch in window], dtype=torch.float64).reshape(-1, 2)
-        if len(window) > 1 and world_size() > 1:
-            amounts = ranks.sum_over_ranks(amounts.to(self.device)).cpu()
-        items, tokens = amounts.T
-        counted = tokens if tokens.sum() > 0 else items
-        shares: list[float] = (counted / counted.sum()).tolist()
-        return shares
-
     # a step
 
     def step(self, window: list[dict[str, Any]]) -> Tensor:
         """One step of the optimiser; returns the norm of the gradient, before it is made shorter."""
         self.model.train()
         self.trained.at(self.state.global_step / self.steps)
-        shares = self._shares(window)
+        amounts = torch.tensor([amount(batch) for batch in window], dtype=torch.float64)
+        if len(window) > 1 and world_size() > 1:
+            amounts = ranks.sum_over_ranks(amounts.to(self.device)).cpu()
+        counted = amounts[:, 1 if amounts[:, 1].sum() > 0 else 0]  # tokens of answers, or items
+        shares = (counted / counted.sum()).tolist()
         for number, (inputs, share) in enumerate(zip(window, shares, strict=True), 1):
             loss = self.micro_step(on_device(inputs, self.device), share, last=number == len(window))
             self.sums.loss = self.sums.loss + loss * share
