@@ -1,4 +1,4 @@
-"""What people call from Python: `distill`, `run`, `compare`, `choose`, `mine`, `teach`, `train`, `evaluate`, `load`."""
+"""The Python interface: `distill`, `run`, `compare`, `choose`, `mine`, `teach`, `train`, `evaluate`, `load`."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def _planned(
     text: str | None,
     tasks: Sequence[str] | None,
 ) -> Iterator[Any]:
-    """What `distilvec plan` is about: a recipe's file, or a teacher and a corpus.
+    """Yield the recipe that `distilvec plan` is about: from a file, or made of a teacher and a corpus.
 
     Raises:
         DistilvecError: neither, or both.

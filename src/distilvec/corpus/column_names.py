@@ -1,4 +1,4 @@
-"""What is read out of a source, and what of that makes no sense."""
+"""The options by which a source is read, and a check that they make sense."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEFAULT_TEXT = "text"
 
 
 class ColumnOptions(TypedDict, total=False):
-    """Which columns of a source are read as what; all may be left out.
+    """The columns of a source and how they are read; all may be left out.
 
     Attributes:
         text: the text column, or those of a pair (anchor, positive) or triplet (and negatives, which a row may lack).
@@ -69,7 +69,7 @@ class ColumnNames:
 
     @classmethod
     def of(cls, kind: Kind, options: ColumnOptions) -> ColumnNames:
-        """What is read of items of a kind.
+        """Fill in the options for items of a kind, and check them.
 
         Raises:
             DistilvecError: the options make no sense.
@@ -96,7 +96,7 @@ class ColumnNames:
 
     @property
     def kind(self) -> Kind:
-        """What the items are."""
+        """The kind of the items."""
         return find_kind(self.modality)
 
     def options(self) -> dict[str, Any]:

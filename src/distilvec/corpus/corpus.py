@@ -236,7 +236,7 @@ def read_corpus(
 
 
 def _options(wanted: ColumnNames, **others: Any) -> dict[str, Any]:
-    """What a prepared corpus depends on, beside its source."""
+    """Return the settings that a prepared corpus depends on, besides its source."""
     options = {**wanted.options(), **others, "format": FORMAT}
     if wanted.joint:  # held out by the first text; prepared before, it was by both
         options["split"] = "first text"

@@ -43,7 +43,7 @@ _LATER = {"space", "fold", "router", "router_balance", "remember", "lora", "exte
 
 
 class Start:
-    """Where the untrained student lies.
+    """The untrained student, of which fresh copies are opened.
 
     Args:
         open_one: opens a fresh copy.

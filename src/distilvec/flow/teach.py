@@ -87,7 +87,7 @@ class Taught:
 
     @property
     def info(self) -> TeacherInfo:
-        """What a method may know of it."""
+        """The facts about the teacher that a method may know."""
         return self._info(self.store.statistics())
 
     def _info(self, statistics: Statistics) -> TeacherInfo:
@@ -128,7 +128,7 @@ def class_order(teacher: Teacher, wanted: Wanted, task: Task | None) -> np.ndarr
 
 
 def teacher_info(teacher: Teacher, axes: int | None = None) -> TeacherInfo:
-    """What a method may know of a teacher that has not taught yet, and keeps its token states on so many axes."""
+    """Return what a method may know of a teacher before it teaches; its token states are kept on `axes` axes."""
     card = teacher.card
     return TeacherInfo(
         name=card.name,

@@ -75,7 +75,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What came out.
+    """The result of `adapt`.
 
     Attributes:
         model: folder of the new model.
@@ -245,7 +245,7 @@ class _Maps:
         return [self.best_of_each_kind(rows[:size]) for size in sizes]
 
     def best_of_each_kind(self, rows: Rows) -> list[tuple[Map, Point]]:
-        """Of every kind the map that does best on the choice rows, fitted to these rows."""
+        """Fit every kind of map to these rows, each with the setting that does best on the choice rows."""
         x, y, moments = self._read(rows), self._vectors[rows], PairMoments(self._held.shape[1], self._vectors.shape[1])
         for start in range(0, len(rows), _BLOCK):
             moments.add(x[start : start + _BLOCK], y[start : start + _BLOCK])

@@ -288,7 +288,7 @@ class _Check:
         return self._causes.explained(looked, self._found[-1])
 
     def _known(self, looked: IndexSample) -> Marks:
-        """Of the model, by direction or by a cause that was found."""
+        """Tell which rows fit the model, by direction or by a cause that was found."""
         return np.asarray((cosines(looked.read, looked.stored) >= self._least) | ~self._unexplained(looked))
 
     def _unexplained(self, looked: IndexSample) -> Marks:

@@ -1,4 +1,4 @@
-"""How much of the teacher's geometry a student kept."""
+"""Agreement: how much of the teacher's geometry a student kept."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _THE_SAME = 0.99
 
 @dataclass
 class Verdict:
-    """What judging found.
+    """The results of judging a student.
 
     Attributes:
         judged: scores of every model; None without tasks.

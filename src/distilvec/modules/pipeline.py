@@ -1,4 +1,4 @@
-"""What a sentence-transformers model reads of a text and how it pools, alike for teachers and students."""
+"""The prompts, lengths and pooling of a sentence-transformers model, alike for teachers and students."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def named_prompt(model: SentenceTransformer, prompt: str) -> str:
 
 
 def side_prompt(model: SentenceTransformer, side: str) -> str:
-    """What `encode_query` or `encode_document` puts before a text; `side` is "query" or "document"; "" = nothing.
+    """Return what `encode_query` or `encode_document` puts before a text; `side`: "query" or "document"; "" = nothing.
 
     An empty prompt of that name says something where another is the default; without one, the default holds.
     """
@@ -109,7 +109,7 @@ def text_routes(model: SentenceTransformer) -> list[tuple[str, nn.Module, Any]]:
 
 
 def _set_length(modules: nn.Module, first: Any, wanted: int | None, name: str) -> None:
-    """Of a pipeline or a route, `first` its first module."""
+    """Set the length of a pipeline or a route, `first` its first module."""
     limit = usable_positions(modules)
     if wanted is not None:
         if _bare_tokenizer(first) is not None:

@@ -30,7 +30,7 @@ def given(section: T | None, key: str) -> T:
 
 
 class CorpusSection(Section):
-    """Where the training items come from: texts, images or molecules."""
+    """The source of the training items: texts, images or molecules."""
 
     path: str | list[Any] = Field(
         description="file, folder of files or of images, hub:NAME, or (from Python) a list or dataset"

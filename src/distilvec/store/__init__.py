@@ -1,4 +1,4 @@
-"""What teachers said, kept on disk: a folder of Arrow files that is written once and read by views."""
+"""The store of what teachers said: a folder of Arrow files that is written once and read by views."""
 
 from typing import TYPE_CHECKING
 

@@ -31,7 +31,7 @@ COMPARED = 1 << 18
 
 @dataclass(frozen=True)
 class FillReport:
-    """What a call of `fill` did.
+    """The report of one call of `fill`.
 
     Attributes:
         items: texts given.
@@ -55,7 +55,7 @@ class FillReport:
 
 
 class FillOptions(TypedDict, total=False):
-    """How a store is filled; all may be left out.
+    """The options of `fill`; all may be left out.
 
     Attributes:
         shard: (i, n): only the keys with hash i modulo n, 0 <= i < n.
@@ -135,7 +135,7 @@ def fill(
 def _filling(
     store: SignalStore, teacher: Teacher, texts: Sequence[str], keys: np.ndarray, wanted: Wanted
 ) -> SignalFilling | _VectorFilling:
-    """How batches are read and written, once store, teacher, texts and keys are seen to belong together."""
+    """Check that store, teacher, texts and keys belong together, and return what reads and writes batches."""
     card = card_dict(teacher.card)
     check_same_teacher(str(store.card["fingerprint"]), card["fingerprint"], store.path, card)
     if len(texts) != len(keys):
@@ -246,7 +246,7 @@ class _VectorFilling:
 
     @contextmanager
     def writing(self, writer: StoreWriter, part_bytes: int) -> Iterator[Callable[[np.ndarray, Any], None]]:
-        """What writes a batch of `batches`."""
+        """Yield the function that writes a batch of `batches`."""
 
         def add(rows: np.ndarray, vectors: np.ndarray) -> None:
             vectors = np.asarray(vectors, dtype=np.float32)

@@ -62,7 +62,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Kept:
-    """How much of the layers' work the cuts keep, before any training.
+    """The share of the layers' work that the cuts keep, before any training.
 
     Attributes:
         energy: of the table's directions, see `NarrowTables`; `embedding` its R². None = not cut.

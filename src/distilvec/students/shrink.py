@@ -33,7 +33,7 @@ _OF_TEXTS = ("texts_unchanged", "tokens_before", "tokens_after")
 
 @dataclass(frozen=True)
 class ShrinkReport:
-    """What a student lost on the way.
+    """The sizes of a student before and after shrinking, and what it kept.
 
     Attributes:
         parameters_before, parameters_after: of the whole model.

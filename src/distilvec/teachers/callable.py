@@ -42,7 +42,7 @@ PROBES = {
 
 @dataclass(frozen=True)
 class Patience:
-    """How often a call is tried, by which clock, and how the time between is spent."""
+    """The number of attempts of a call, the clock, and the function that sleeps between them."""
 
     attempts: int = 6
     clock: Callable[[], float] = time.monotonic
@@ -272,7 +272,7 @@ def find_function(path: str) -> Callable[[list[str]], Any]:
 
 
 def _by_encode(model: Any) -> str | None:
-    """How a model that encodes texts, and was named instead of a function, is named rightly; None for anything else."""
+    """Say how to name a model that encodes texts and was given as a function; None for anything else."""
     if isinstance(model, str) or not callable(getattr(model, "encode", None)):
         return None
     return f"It is a {type(model).__name__}; name its method: call: module:NAME.encode."

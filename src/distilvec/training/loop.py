@@ -167,7 +167,7 @@ class Loop:
 
     @property
     def home(self) -> Path:
-        """Where checkpoints lie."""
+        """The folder of the checkpoints."""
         return self.folder / "checkpoints"
 
     @property
@@ -320,7 +320,7 @@ class Loop:
             self._save()
 
     def _is_long_ago(self) -> bool:
-        """Whether a checkpoint is due by the clock; asked at every sixteenth step, because all have to agree on it."""
+        """Tell whether a checkpoint is due by the clock; asked every 16th step, because all ranks have to agree."""
         if self.training.save_every is not None or self.training.best is not None or self.state.global_step % 16:
             return False
         return ranks.any_rank(time.monotonic() - self.saved > HALF_HOUR)
