@@ -250,7 +250,7 @@ def _tokens(
     """Token ids of the corpus; the sources hear what is wanted of them."""
     set_seed(settings.training.seed)
     student.to(device)
-    if device.type == "cpu":
+    if device.type == "cpu" and not settings.training.sharded:  # sharding is there to free memory
         keep_freed_memory()
     with first_rank_first():
         tokens: TokenizedCorpus | PreparedCorpus = material.corpus.kind.student_items(
