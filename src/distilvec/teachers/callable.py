@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
+from distilvec.kinds.base import Kind, find_kind
 from distilvec.teachers.base import Capabilities, Teacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 from distilvec.teachers.carried import carried, compiled, source_of
@@ -29,15 +30,6 @@ _MISTAKES = (TypeError, NameError, AttributeError, ImportError, NotImplementedEr
 _LONGEST_WAIT = 60.0
 #: Seconds between two looks at whether to stop.
 _PAUSE = 0.5
-
-
-#: What a function is called with to learn its width: a text, a grey image of 8 x 8 pixels, ethanol.
-PROBES = {
-    "text": "A probe.",
-    "image": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAAAA"
-    "ADhZOFXAAAADklEQVR4nGNogAIGyhgAgIQgAQ2AJGEAAAAASUVORK5CYII=",
-    "molecule": "CCO",
-}
 
 
 @dataclass(frozen=True)
@@ -83,7 +75,7 @@ class CallTeacher(Teacher):
         prompt: str | None = None,
         batch_size: int = 64,
         rate_limit: float | None = None,
-        probe: str = PROBES["text"],
+        probe: str = Kind.probe,
         patience: Patience | None = None,
     ) -> None:
         """Find the function and call it once with a short text, to learn its width.
@@ -254,7 +246,7 @@ def open_call(section: CallSection, reading: Reading) -> CallTeacher:
         prompt=section.prompt,
         batch_size=section.batch_size,
         rate_limit=section.rate_limit,
-        probe=PROBES[reading.modality],
+        probe=find_kind(reading.modality).probe,
     )
 
 
