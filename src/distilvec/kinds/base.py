@@ -102,6 +102,7 @@ class Kind:
     neighbours: ClassVar[bool] = False
     tuned_by: ClassVar[str] = "held-out agreement"
 
+    teacher = Late("distilvec.teachers.models:item_teacher")  # (section of a model, Reading)
     # What the flow does, module:function. `kinds.writing` has its own of each.
     start = Late("distilvec.flow.start:student_start")  # (recipe, corpus)
     check_files = Late("distilvec.flow.checks:check_task_files")  # (recipe, corpus)

@@ -32,6 +32,11 @@ def reads_texts(model: Any) -> bool:
     return "text" in item_kinds(model)
 
 
+def reads_only_texts(model: Any) -> bool:
+    """Tell whether texts are all that a model reads."""
+    return item_kinds(model) == ["text"]
+
+
 def default_prompt(model: SentenceTransformer) -> str:
     """Return what a model puts before a text where nobody says otherwise; "" = nothing."""
     return (model.prompts or {}).get(getattr(model, "default_prompt_name", None) or "") or ""

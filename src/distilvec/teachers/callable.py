@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
-from distilvec.kinds.base import Kind, find_kind
+from distilvec.kinds.base import Kind
 from distilvec.teachers.base import Capabilities, Teacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 from distilvec.teachers.carried import carried, compiled, source_of
@@ -246,7 +246,7 @@ def open_call(section: CallSection, reading: Reading) -> CallTeacher:
         prompt=section.prompt,
         batch_size=section.batch_size,
         rate_limit=section.rate_limit,
-        probe=find_kind(reading.modality).probe,
+        probe=reading.kind.probe,
     )
 
 

@@ -55,7 +55,7 @@ class ServiceTeacher(Teacher):
             DataError: it answers without vectors.
         """
         name, api = section.name, section.api
-        if reading.modality != "text":
+        if not reading.kind.tokenized:
             raise DistilvecError(
                 f"a service reads texts, and the corpus holds {reading.modality}s",
                 where=name,
