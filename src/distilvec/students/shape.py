@@ -24,7 +24,7 @@ def is_alike(model: Any) -> bool:
     )
 
 
-class Sizes(TypedDict, total=False):
+class CutSizes(TypedDict, total=False):
     """Sizes of what is cut besides blocks and pieces; None and what is left out stay whole.
 
     With one of them BERT, RoBERTa, XLM-R and DistilBERT become a stock `ElectraModel`.
@@ -47,7 +47,7 @@ class Sizes(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Shape:
-    """`Sizes`, complete."""
+    """`CutSizes`, complete."""
 
     embedding: int | None = None
     inner: int | None = None

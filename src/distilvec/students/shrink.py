@@ -17,7 +17,7 @@ from distilvec.modules.pipeline import default_prompt, limit_length
 from distilvec.progress import at_work
 from distilvec.students.fit_texts import Seen
 from distilvec.students.load import can_omit_pooler, drop_pooler, load_student
-from distilvec.students.shape import Kept, Shape, Sizes, reshapable
+from distilvec.students.shape import CutSizes, Kept, Shape, reshapable
 from distilvec.words import millions
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def shrink(
     texts: Iterable[str] | None = None,
     domains: Iterable[int] | None = None,
     seen: Seen | None = None,
-    **sizes: Unpack[Sizes],
+    **sizes: Unpack[CutSizes],
 ) -> tuple[SentenceTransformer, ShrinkReport]:
     """A new model with a part of another's blocks, word pieces and widths; the other is left as it is.
 
