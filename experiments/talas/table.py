@@ -145,8 +145,9 @@ HEADER = (
 Made by `python -m experiments.talas.run` (see its README for teacher, students, corpus and tuning). Two epochs
 (`embedder`, and all students of all-mpnet-base-v2: five), batch 32 with texts of similar length, probes trained on at
 most 10,000 seeded rows. ± is the standard deviation over seeds. "Clean" and "without overlap" leave out the test rows
-whose texts are in the training corpus; "clean" also counts STS12 as in-domain, because STS-B, whose texts are in the corpus, contains it. Averages are
-plain means of the nine sets' main metrics (macro-F1, average precision, Spearman) in percent.
+whose texts are in the training corpus; "clean" also counts STS12 as in-domain, because STS-B, whose texts are in the
+corpus, contains it. Averages are plain means of the nine sets' main metrics (macro-F1, average precision, Spearman) in
+percent.
 """
     + ENDS
     + "\n"
