@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from experiments.defaults.table import MODELS, write_page
+from experiments.defaults.table import FEW, JUDGED, MODELS, write_page
 from experiments.harness.records import WORK, Results
 from experiments.harness.script import arguments, finished
 from experiments.harness.texts import shared_rows
@@ -21,8 +21,6 @@ from distilvec.recipe import Recipe
 EXPERIMENT = "defaults"
 #: Corpus -> texts of it.
 CORPORA = {"banking77-150": 150, "banking77-300": 300, "banking77": 1_500, "docstrings": 4_000, "sentences": 20_000}
-#: Corpora too small to measure anything on themselves -> texts to train on; so many others of the same kind judge.
-FEW, JUDGED = {"banking77-20": 20, "banking77-40": 40, "banking77-80": 80}, 500
 #: Row -> folder of the teacher below --models (None: the demo's), and the student (None: cut out of the teacher).
 TEACHERS: dict[str, tuple[str | None, Any]] = {
     "minilm": (None, None),
