@@ -167,14 +167,14 @@ def test_the_disk_holds_corpus_and_token_ids_too(tmp_path: Path, tiny_bert: Path
     assert said(teaching_only=True) == 0
 
 
-def test_too_few_held_out_texts_are_refused_before_teaching(
+def test_too_few_texts_are_named_before_teaching(
     tmp_path: Path, tiny_bert: Path, sentences: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     from distilvec.flow.run import run
 
     corpus = {"path": str(tmp_path / "texts.jsonl"), "holdout": 0.1}
     training = {"max_steps": 1, "batch_size": 8}
-    recipe = recipe_of(tmp_path, tiny_bert, sentences[:60], corpus=corpus, training=training, judging={"speed": False})
+    recipe = recipe_of(tmp_path, tiny_bert, sentences[:42], corpus=corpus, training=training, judging={"speed": False})
     shown = dict(plan(recipe).lines)["judging"]
     assert re.fullmatch(
         r"no tasks; \d+ held-out items are too few to compare student and teacher on; 20 are needed", shown
@@ -184,6 +184,8 @@ def test_too_few_held_out_texts_are_refused_before_teaching(
         message for message in caplog.messages if "Raise corpus.holdout" in message or message.startswith("teaching")
     ]
     assert told and told[0].startswith(shown.removeprefix("no tasks; "))
+    few = next(n for n, message in enumerate(caplog.messages) if "texts to train on are few" in message)
+    assert few < caplog.messages.index(told[0])
     assert record["agreement"] is None
     enough = recipe_of(tmp_path, tiny_bert, sentences, corpus={**corpus, "holdout": 0.4})
     assert dict(plan(enough).lines)["judging"] == "no tasks, agreement with the teacher"
