@@ -1,4 +1,4 @@
-"""Students without torch: the whole pipeline as ONNX, in float and int8; for browsers; and for model2vec.
+"""Students without torch: the whole pipeline as ONNX, in float and int8; for browsers, llama.cpp and model2vec.
 
 `load_onnx` needs tokenizers and onnxruntime only; torch is imported when something is exported.
 """
@@ -12,10 +12,25 @@ from distilvec.export.outcome import ExportReport, Variant
 if TYPE_CHECKING:
     from distilvec.export.browser import export_web
     from distilvec.export.convert import export_onnx
+    from distilvec.export.gguf import export_gguf
     from distilvec.export.model2vec import export_model2vec
 
-__all__ = ["ExportReport", "OnnxEncoder", "Variant", "export_model2vec", "export_onnx", "export_web", "load_onnx"]
-_WITH_TORCH = {"export_onnx": "convert", "export_web": "browser", "export_model2vec": "model2vec"}
+__all__ = [
+    "ExportReport",
+    "OnnxEncoder",
+    "Variant",
+    "export_gguf",
+    "export_model2vec",
+    "export_onnx",
+    "export_web",
+    "load_onnx",
+]
+_WITH_TORCH = {
+    "export_onnx": "convert",
+    "export_web": "browser",
+    "export_gguf": "gguf",
+    "export_model2vec": "model2vec",
+}
 
 
 def __getattr__(name: str) -> Any:
