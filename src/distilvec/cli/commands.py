@@ -24,8 +24,6 @@ class ExportFormat(StrEnum):
     """What a student is exported for."""
 
     onnx = "onnx"
-    web = "web"
-    model2vec = "model2vec"
     gguf = "gguf"
 
 
@@ -95,8 +93,8 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder for the files")],
     to: Annotated[ExportFormat, typer.Option(help="gguf: for llama.cpp and Ollama")] = ExportFormat.onnx,
     quantize: Annotated[bool, typer.Option(help="also int8")] = True,
-    web: Annotated[bool, typer.Option("--web", help="as --to web: in the layout of transformers.js")] = False,
-    model2vec: Annotated[bool, typer.Option("--model2vec", help="as --to model2vec: a static student's table")] = False,
+    web: Annotated[bool, typer.Option("--web", help="in the layout that transformers.js opens")] = False,
+    model2vec: Annotated[bool, typer.Option("--model2vec", help="of a static student: for model2vec instead")] = False,
     texts: Annotated[Path | None, typer.Option(help="with --web: also a page that searches these texts")] = None,
     text: Annotated[str | None, typer.Option(help="text column of --texts; default text")] = None,
     library: Annotated[
@@ -105,22 +103,13 @@ def export(
     quiet: Quiet = False,
 ) -> None:
     """Write the whole pipeline as ONNX, float and int8, with agreement, size and speed; or as GGUF or for model2vec."""
-    web, model2vec = web or to is ExportFormat.web, model2vec or to is ExportFormat.model2vec
-    gguf = to is ExportFormat.gguf
-    if web + model2vec + gguf > 1:
-        raise DistilvecError("web, model2vec and gguf exclude each other", where="--to", remedy="Give one of them.")
-    if (model2vec or gguf) and (texts or text or library or (model2vec and not quantize)):
-        what = "a folder of model2vec holds a table alone" if model2vec else "a GGUF file holds the model alone"
-        raise DistilvecError(what, where="--model2vec" if model2vec else "--to gguf", remedy="Give no other.")
-    if model2vec:
-        from distilvec.export import export_model2vec
+    if model2vec or to is ExportFormat.gguf:
+        if web or texts or text or library or (model2vec and (to is ExportFormat.gguf or not quantize)):
+            name = "--model2vec" if model2vec else "--to gguf"
+            raise DistilvecError("this format holds the model alone", where=name, remedy="Give no other.")
+        from distilvec.export import export_gguf, export_model2vec
 
-        say(export_model2vec(model, output).text())
-        return
-    if gguf:
-        from distilvec.export import export_gguf
-
-        say(export_gguf(model, output, quantize=quantize).text())
+        say((export_model2vec(model, output) if model2vec else export_gguf(model, output, quantize=quantize)).text())
         return
     from distilvec.cli.measures import export_student
 

@@ -3,11 +3,11 @@
 `load_onnx` needs tokenizers and onnxruntime only; torch is imported when something is exported.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distilvec.export.encoder import OnnxEncoder, load_onnx
 from distilvec.export.outcome import ExportReport, Variant
+from distilvec.late import exports
 
 if TYPE_CHECKING:
     from distilvec.export.browser import export_web
@@ -25,15 +25,4 @@ __all__ = [
     "export_web",
     "load_onnx",
 ]
-_WITH_TORCH = {
-    "export_onnx": "convert",
-    "export_web": "browser",
-    "export_gguf": "gguf",
-    "export_model2vec": "model2vec",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _WITH_TORCH:
-        return getattr(import_module(f"distilvec.export.{_WITH_TORCH[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = exports(__name__)

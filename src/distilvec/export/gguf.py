@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.export.convert import INT8_COSINE, LEAST_COSINE, check_texts, left_behind, refuse_itself, row_cosines
+from distilvec.export.convert import LEAST_COSINE, check_agreement, check_texts, left_behind, refuse_itself, row_cosines
 from distilvec.export.graph import check_model, is_static
 from distilvec.export.llama_tensors import EXACT, Weights, llama_weights
 from distilvec.export.llama_vocabulary import write_vocabulary
@@ -33,21 +33,10 @@ _MODELS = ("bert", "electra", "roberta", "xlm-roberta", "camembert", "distilbert
 _POOLINGS = {"mean": "MEAN", "cls": "CLS", "lasttoken": "LAST"}
 #: llama.cpp has one GELU for all of them.
 _ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python")
-#: Numbers that q8_0 scales together.
-_TOGETHER = 32
-_ONNX = "Export it as ONNX (without --to gguf)."
 
 
-@dataclass(frozen=True)
-class GgufFile:
-    """One file of an export.
-
-    Attributes:
-        path: where it lies.
-        size_bytes: of it.
-        cosine_min: the least cosine of llama.cpp's vectors to the student's; None where llama.cpp was not there.
-        difference: the largest difference between two numbers of both vectors, at length 1; None likewise.
-    """
+class GgufFile(NamedTuple):
+    """A file, and the least cosine and the largest difference of a number between llama.cpp's vectors and torch's."""
 
     path: Path
     size_bytes: int
@@ -55,32 +44,24 @@ class GgufFile:
     difference: float | None = None
 
 
-@dataclass(frozen=True)
-class GgufReport:
+class GgufReport(NamedTuple):
     """The outcome of `export_gguf`; `texts` is how many were compared, `notes` what a user should know."""
 
     files: list[GgufFile]
     texts: int
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
     def text(self) -> str:
         """Return what a person reads."""
-        lines = []
-        for each in self.files:
-            line = f"{each.path}: {size(each.size_bytes)}"
-            if each.cosine_min is not None:
-                line += f", cosine {each.cosine_min:.6f} or more, numbers within {each.difference:.1g}"
-            lines.append(line)
-        told = f"Compared with the student over {self.texts} texts, opened with llama-cpp-python."
-        if not self.texts:
-            told = "Not compared with the student: pip install llama-cpp-python, and export again."
-        return "\n".join([*lines, told, *self.notes])
+        found = [f", cosine {c:.6f} or more, numbers within {d:.1g}" if c else "" for *_, c, d in self.files]
+        lines = [f"{each.path}: {size(each.size_bytes)}{said}" for each, said in zip(self.files, found, strict=True)]
+        compared = f"Compared with the student over {self.texts} texts, opened with llama-cpp-python."
+        missing = "Not compared with the student: pip install llama-cpp-python, and export again."
+        return "\n".join([*lines, compared if self.texts else missing, *self.notes])
 
 
 @at_work
-def export_gguf(
-    model_folder: str | Path, out_folder: str | Path, *, quantize: bool = True, texts: Sequence[str] | None = None
-) -> GgufReport:
+def export_gguf(model_folder: str | Path, out_folder: str | Path, *, quantize: bool = True) -> GgufReport:
     """Write a BERT-shaped student with its tokenizer and pooling as GGUF, and compare it with torch in llama.cpp.
 
     A narrow table (`shrink.embedding`) is written as one more block (`llama_tensors`). If llama-cpp-python is not
@@ -91,7 +72,6 @@ def export_gguf(
             with a WordPiece or Unigram tokenizer, a pooling, and at most `Normalize` behind it.
         out_folder: where the files go; those of an older export there are replaced.
         quantize: also write 8-bit matrices (q8_0).
-        texts: what is compared; default are sentences of many lengths. Longer ones than the student reads are left out.
 
     Raises:
         DistilvecError: the student has a part that llama.cpp's BERT has no place for, llama.cpp gives other vectors, or
@@ -107,14 +87,12 @@ def export_gguf(
     check(out, "gguf", tuple(FILES.values()))
     student = load_student(source, device="cpu").eval()
     pooling, notes = _readable(student, where)
-    model = find_transformer(student).model  # type: ignore[union-attr]
-    weights, added = llama_weights(model, where)
+    weights, added = llama_weights(find_transformer(student).model, where)  # type: ignore[union-attr]
     longest, positions = token_limit(student), len(weights["position_embd.weight"])
     if longest is not None and longest < positions:
         notes.append(f"The student cuts texts after {longest} tokens, llama.cpp after {positions}: cut them before.")
-    if added:
-        notes.append("The narrow table became one more block, because llama.cpp has none.")
-    compared = _compared(student, texts, longest or positions) if importlib.util.find_spec("llama_cpp") else []
+    notes += ["The narrow table became one more block, because llama.cpp has none."] * added
+    texts = _compared(student, longest or positions)
     files = []
     with writing("export", out):
         out.mkdir(parents=True, exist_ok=True)
@@ -122,13 +100,11 @@ def export_gguf(
             made.mkdir()
             for precision in list(FILES)[: 1 + quantize]:
                 file = made / FILES[precision]
-                notes += [each for each in _write(file, precision, student, weights, pooling) if each not in notes]
-                least, most = _agreement(student, file, compared, precision, where) if compared else (None, None)
-                if precision == "q8_0" and least is not None and least < INT8_COSINE:
-                    notes.append(f"8 bits change some vectors visibly (cosine down to {least:.3f}): evaluate them.")
+                notes += [each for each in _write(file, student, weights, pooling, where) if each not in notes]
+                least, most = _agreement(student, file, texts, where)
                 files.append(GgufFile(out / file.name, file.stat().st_size, least, most))
             publish(made, out, "gguf", last=FILES["f16"])
-    return GgufReport(files, len(compared), [*notes, *left_behind(source)])
+    return GgufReport(files, len(texts), [*notes, *left_behind(source)])
 
 
 def _readable(student: SentenceTransformer, where: str) -> tuple[str, list[str]]:
@@ -140,28 +116,26 @@ def _readable(student: SentenceTransformer, where: str) -> tuple[str, list[str]]
     from sentence_transformers.base.modules import Normalize
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-    def refuse(what: str, remedy: str = _ONNX) -> DistilvecError:
-        return DistilvecError(f"llama.cpp's BERT has no place for {what}", where=where, remedy=remedy)
-
     check_model(student, where)
-    if is_static(student):
-        raise refuse("a static table")
     parts: list[Any] = list(student.children())
-    config = parts[0].model.config
-    if config.model_type not in _MODELS:
-        raise refuse(f"a model of type {config.model_type}", f"It reads {', '.join(_MODELS)}. {_ONNX}")
+    config: Any = getattr(getattr(parts[0], "model", None), "config", None)
     activation = getattr(config, "hidden_act", None) or getattr(config, "activation", None)
-    if activation not in _ACTIVATIONS:
-        raise refuse(f"the activation {activation}")
-    if len(parts) < 2 or not isinstance(parts[1], Pooling) or parts[1].pooling_mode not in _POOLINGS:
-        raise refuse("this pooling: it has mean, cls and last token")
-    behind = [part for part in parts[2:] if not isinstance(part, Normalize)]
-    if behind:
-        name = type(behind[0]).__name__
-        own = f"Train with student: {{space: own}}, which ships without a Dense, or {_ONNX[0].lower()}{_ONNX[1:]}"
-        raise refuse(f"a {name} behind the pooling", own if name == "Dense" else _ONNX)
-    if student.truncate_dim is not None:
-        raise refuse("vectors that are cut (truncate_dim)", "Export the whole model, and cut what llama.cpp gives.")
+    behind = [type(part).__name__ for part in parts[2:] if not isinstance(part, Normalize)]
+    what, remedy = "", "Export it as ONNX (without --to gguf)."
+    if is_static(student):
+        what = "a static table"
+    elif config.model_type not in _MODELS:
+        what = f"a model of type {config.model_type}: it reads {', '.join(_MODELS)}"
+    elif activation not in _ACTIVATIONS:
+        what = f"the activation {activation}"
+    elif len(parts) < 2 or not isinstance(parts[1], Pooling) or parts[1].pooling_mode not in _POOLINGS:
+        what = "this pooling: it has mean, cls and last token"
+    elif behind:
+        what, remedy = f"a {behind[0]} behind the pooling", f"Train with student: {{space: own}}, without it. {remedy}"
+    elif student.truncate_dim is not None:
+        what, remedy = "vectors that are cut (truncate_dim)", "Export the whole model, and cut what llama.cpp gives."
+    if what:
+        raise DistilvecError(f"llama.cpp's BERT has no place for {what}", where=where, remedy=remedy)
     notes = []
     if len(parts) == 2:
         notes.append("llama.cpp brings vectors to length 1, which the student does not: compare directions.")
@@ -170,15 +144,14 @@ def _readable(student: SentenceTransformer, where: str) -> tuple[str, list[str]]
     return _POOLINGS[parts[1].pooling_mode], notes
 
 
-def _write(file: Path, precision: str, student: SentenceTransformer, weights: Weights, pooling: str) -> list[str]:
+def _write(file: Path, student: SentenceTransformer, weights: Weights, pooling: str, where: str) -> list[str]:
     """Write one GGUF file; returns notes on the tokenizer."""
     import gguf
 
     config: Any = find_transformer(student).model.config  # type: ignore[union-attr]
+    half = file.name == FILES["f16"]
     writer: Any = gguf.GGUFWriter(file, "bert")
-    writer.add_name(Path(str(student.model_card_data.model_name or "student")).name)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16 if precision == "f16" else gguf.LlamaFileType.MOSTLY_Q8_0)
-    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16 if half else gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_context_length(len(weights["position_embd.weight"]))
     writer.add_embedding_length(weights["token_embd.weight"].shape[1])
     writer.add_block_count(1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blk.")))
@@ -187,11 +160,11 @@ def _write(file: Path, precision: str, student: SentenceTransformer, weights: We
     writer.add_layer_norm_eps(getattr(config, "layer_norm_eps", 1e-12))
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType[pooling])
-    notes = write_vocabulary(writer, student.tokenizer, len(weights["token_embd.weight"]), str(file.name))
+    notes = write_vocabulary(writer, student.tokenizer, len(weights["token_embd.weight"]), where)
     for name, value in weights.items():
         if value.ndim == 1 or name in EXACT or name.startswith(("position", "token_types")):  # what is added
             writer.add_tensor(name, value)
-        elif precision == "f16" or value.shape[1] % _TOGETHER:
+        elif half or value.shape[1] % 32:  # so many numbers q8_0 scales together
             writer.add_tensor(name, value.astype(np.float16))
         else:
             kind = gguf.GGMLQuantizationType.Q8_0
@@ -203,50 +176,32 @@ def _write(file: Path, precision: str, student: SentenceTransformer, weights: We
     return notes
 
 
-def _compared(student: SentenceTransformer, texts: Sequence[str] | None, most: int) -> list[str]:
-    """Texts that fit into the student as a whole: where longer ones are cut, llama.cpp has rules of its own."""
-    chosen = list(texts) if texts is not None else check_texts(student)
+def _compared(student: SentenceTransformer, most: int) -> list[str]:
+    """Texts that fit into the student as a whole, as llama.cpp cuts otherwise; none where it is not installed."""
     tokenizer: Any = student.tokenizer
-    return [text for text in chosen if len(tokenizer(text, truncation=False, verbose=False)["input_ids"]) <= most]
+    texts = check_texts(student) if importlib.util.find_spec("llama_cpp") else []
+    return [text for text in texts if len(tokenizer(text, truncation=False, verbose=False)["input_ids"]) <= most]
 
 
-def _agreement(
-    student: SentenceTransformer, file: Path, texts: Sequence[str], precision: str, where: str
-) -> tuple[float, float]:
-    """The least cosine and the largest difference of numbers between llama.cpp's vectors and the student's.
+def _agreement(student: SentenceTransformer, file: Path, texts: Sequence[str], where: str) -> tuple[Any, Any]:
+    """The least cosine and the largest difference of numbers between llama.cpp's vectors and the student's, or None.
 
     Raises:
         DistilvecError: the cosine of f16 is below 0.999.
     """
+    if not texts:
+        return None, None
     expected = np.asarray(student.encode(list(texts), prompt="", normalize_embeddings=True, show_progress_bar=False))
     vectors = llama_vectors(file, texts)
     cosines = row_cosines(vectors, expected)
-    if precision == "f16" and not cosines.min() >= LEAST_COSINE:
-        worst = texts[int(np.argmin(np.nan_to_num(cosines, nan=-1)))]
-        raise DistilvecError(
-            f"llama.cpp gives other vectors: cosine {cosines.min():.5f} for the text {worst[:80]!r}, at least "
-            f"{LEAST_COSINE} is needed",
-            where=where,
-            remedy=f"Nothing was written. {_ONNX}",
-        )
+    if file.name == FILES["f16"]:
+        check_agreement(cosines, texts, LEAST_COSINE, where)
     return float(cosines.min()), float(np.abs(vectors - expected).max())
 
 
 def llama_vectors(file: Path, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-    """float32 [n, d] at length 1, as llama.cpp gives them for a GGUF file.
-
-    Raises:
-        EnvironmentProblem: this llama.cpp cannot open it.
-    """
+    """float32 [n, d] at length 1, as llama.cpp gives them for a GGUF file."""
     from llama_cpp import Llama
 
-    try:
-        model: Any = Llama(str(file), embedding=True, n_ctx=0, n_batch=8192, n_ubatch=8192, verbose=False)
-    except (ValueError, RuntimeError) as problem:
-        raise EnvironmentProblem(
-            f"the installed llama.cpp cannot open the file: {problem}", remedy="pip install -U llama-cpp-python"
-        ) from problem
-    try:
+    with closing(Llama(str(file), embedding=True, n_ctx=0, n_batch=8192, n_ubatch=8192, verbose=False)) as model:
         return np.array([model.embed(text, normalize=True) for text in texts], np.float32)
-    finally:
-        model.close()

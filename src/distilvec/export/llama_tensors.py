@@ -15,6 +15,7 @@ norm's output, without a norm behind the map. This is written as one more block 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,25 +25,11 @@ import numpy.typing as npt
 from distilvec.errors import DistilvecError
 
 Weights = dict[str, npt.NDArray[np.float32]]
-#: What transformers calls the parts of a block, for BERT and its like and for DistilBERT -> llama.cpp's names.
-_PARTS = {
-    "attention.self.query": "attn_q",
-    "attention.self.key": "attn_k",
-    "attention.self.value": "attn_v",
-    "attention.output.dense": "attn_output",
-    "attention.output.LayerNorm": "attn_output_norm",
-    "intermediate.dense": "ffn_up",
-    "output.dense": "ffn_down",
-    "output.LayerNorm": "layer_output_norm",
-    "attention.q_lin": "attn_q",
-    "attention.k_lin": "attn_k",
-    "attention.v_lin": "attn_v",
-    "attention.out_lin": "attn_output",
-    "sa_layer_norm": "attn_output_norm",
-    "ffn.lin1": "ffn_up",
-    "ffn.lin2": "ffn_down",
-    "output_layer_norm": "layer_output_norm",
-}
+#: Parts of a block in llama.cpp, in BERT and its like, and in DistilBERT.
+_BLOCK = ("attn_q", "attn_k", "attn_v", "attn_output", "attn_output_norm", "ffn_up", "ffn_down", "layer_output_norm")
+_BERT = ("query", "key", "value", "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense")
+_DISTIL = ("q_lin", "k_lin", "v_lin", "out_lin", "sa_layer_norm", "lin1", "lin2", "output_layer_norm")
+_PARTS = dict(zip((*_BERT, "output.dense", "output.LayerNorm", *_DISTIL), _BLOCK * 2, strict=True))
 _EMBEDDINGS = {
     "word_embeddings.weight": "token_embd.weight",
     "position_embeddings.weight": "position_embd.weight",
@@ -64,9 +51,7 @@ EXACT = ("blk.0.ffn_up.weight", "blk.0.ffn_down.weight")
 def llama_weights(model: Any, where: str) -> tuple[Weights, bool]:
     """Name -> float32 tensor as llama.cpp's BERT reads them, and whether a block was added for a narrow table.
 
-    Args:
-        model: of transformers: BERT, ELECTRA, RoBERTa, XLM-R, CamemBERT or DistilBERT.
-        where: what errors call the model.
+    The model is one of transformers: BERT, ELECTRA, RoBERTa, XLM-R, CamemBERT or DistilBERT.
 
     Raises:
         DistilvecError: a narrow table for which the feed-forward networks have too few units.
@@ -82,7 +67,8 @@ def llama_weights(model: Any, where: str) -> tuple[Weights, bool]:
             weights[_EMBEDDINGS[rest]] = value
         elif ".layer." in f".{name}":
             number, _, part = name.split("layer.", 1)[1].partition(".")
-            stem, _, kind = part.rpartition(".")
+            stem, _, kind = part.removeprefix("attention.self.").rpartition(".")
+            stem = stem if stem in _PARTS else stem.rpartition(".")[2]
             weights[f"blk.{number}.{_PARTS[stem]}.{kind}"] = value
     table = weights["position_embd.weight"][first:]
     rows = max(_POSITIONS, -(-len(table) // _STEP) * _STEP)  # the last position stands for those behind it
@@ -106,12 +92,15 @@ def _with_map(weights: Mapping[str, Any], map_: tuple[Any, Any], where: str) -> 
             where=where,
             remedy=f"Cut the student with `embedding` of {min(inner // 2, width - 2)} at most, or export it as ONNX.",
         )
-    made = {_later(name): value for name, value in weights.items() if not name.startswith("token_embd_norm")}
+    later = {name: re.sub(r"^blk\.(\d+)", lambda found: f"blk.{int(found[1]) + 1}", name) for name in weights}
+    made = {later[name]: value for name, value in weights.items() if not name.startswith("token_embd_norm")}
     gain, bias = (weights[f"token_embd_norm.{kind}"].astype(np.float64) for kind in ("weight", "bias"))
     slope, shift = slope * gain, slope @ bias + shift
     mean = slope.mean(axis=0)  # [r], of P z over the d numbers
     slope -= mean
-    turn = _orthonormal(width, rank) * np.sqrt(width / rank)  # [d, r]
+    start = np.random.default_rng(0).normal(size=(width, rank + 1))
+    start[:, 0] = 1.0
+    turn = np.linalg.qr(start).Q[:, 1:] * np.sqrt(width / rank)  # [d, r], orthogonal columns without a mean
     for name in ("token_embd.weight", "position_embd.weight", "token_types.weight"):
         table = weights[name].astype(np.float64)
         made[name] = (table - table.mean(axis=1, keepdims=True)) @ turn.T
@@ -137,21 +126,6 @@ def _with_map(weights: Mapping[str, Any], map_: tuple[Any, Any], where: str) -> 
         made[f"blk.1.attn_{part}.weight"] = matrix + np.outer(total, read)
         made[f"blk.1.attn_{part}.bias"] = offset - total * (read @ shift)
     return {name: np.ascontiguousarray(value, np.float32) for name, value in made.items()}
-
-
-def _later(name: str) -> str:
-    """The name of a tensor once a block was put in front."""
-    if not name.startswith("blk."):
-        return name
-    _, number, rest = name.split(".", 2)
-    return f"blk.{int(number) + 1}.{rest}"
-
-
-def _orthonormal(width: int, rank: int) -> npt.NDArray[np.float64]:
-    """[d, r], orthonormal columns, each orthogonal to the vector of ones."""
-    start = np.random.default_rng(0).normal(size=(width, rank + 1))
-    start[:, 0] = 1.0
-    return np.linalg.qr(start).Q[:, 1:]
 
 
 def _away_from(slope: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
