@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from experiments.defaults.table import MODELS, write_page
+from experiments.defaults.table import FEW, JUDGED, MODELS, write_page
 from experiments.harness.records import WORK, Results
 from experiments.harness.script import arguments, finished
 from experiments.harness.texts import shared_rows
@@ -34,7 +34,7 @@ SEEDS = (0, 1, 2)
 
 def texts_of(corpus: str) -> list[str]:
     """The texts of a corpus, the same each time."""
-    count = CORPORA[corpus]
+    count = FEW[corpus] + JUDGED if corpus in FEW else CORPORA[corpus]
     if corpus == "docstrings":
         file, _ = write_data(WORK / EXPERIMENT / "docstrings", count)
         return [" ".join(json.loads(line)["text"].split()) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -57,7 +57,7 @@ def run_row(teacher: str, corpus: str, seed: int, models: Path | None) -> dict[s
     out = WORK / EXPERIMENT / f"{teacher.replace(' ', '-')}-{corpus}-{seed}"
     run = distilvec.distill(
         {"name": "teacher", "model": path, "dtype": "bfloat16"},
-        str(file),
+        {"path": str(file), "holdout": JUDGED / (JUDGED + FEW[corpus]) if corpus in FEW else None},
         out,
         student=student,
         training={"seed": seed, "bf16": True},
@@ -87,7 +87,9 @@ def scores_in(report: Any) -> dict[str, Any]:
 def main() -> None:
     parser = arguments(__file__, device=False)
     parser.add_argument("--models", type=Path, help="folder of all-mpnet-base-v2")
-    parser.add_argument("--rows", nargs="*", default=[f"{t}/{c}" for t in TEACHERS for c in CORPORA])
+    parser.add_argument(
+        "--rows", nargs="*", default=[*(f"{t}/{c}" for t in TEACHERS for c in CORPORA), *(f"minilm/{c}" for c in FEW)]
+    )
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
     options: argparse.Namespace = parser.parse_args()
     results = Results(EXPERIMENT)

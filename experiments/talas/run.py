@@ -14,7 +14,7 @@ from experiments.embedder.run import embedder
 from experiments.harness.rates import GRID, best_rate
 from experiments.harness.records import WORK, Results
 from experiments.harness.script import arguments, finished, shared
-from experiments.talas.table import AT, EXPERIMENT, LIKE, ROWS, write_page
+from experiments.talas.table import AT, EXPERIMENT, LIKE, ROWS, called, write_page
 
 from distilvec.corpus import read_corpus
 from distilvec.flow.demo import demo_teacher
@@ -30,6 +30,8 @@ from distilvec.teachers import load_teacher
 from distilvec.training import Material, Settings, StoreSource, bfloat16_pays, fit
 
 EPOCHS, WHOLE = 2.0, {"embedder": 5.0}
+#: Teacher -> its folder below --models (None: the demo's). With a stronger one all students take as long as `embedder`.
+TEACHERS: dict[str, str | None] = {"minilm": None, "mpnet": "all-mpnet-base-v2"}
 PROBE_ROWS = 10_000
 DTYPE = "bfloat16" if bfloat16_pays() else "float32"
 SETTINGS = {"probe_rows": PROBE_ROWS, "dtype": DTYPE, "batch": 32}
@@ -73,13 +75,19 @@ class Bench:
     lr: float | None = None
     holdout, limit = 0.0, None
 
-    def __init__(self, student: str, results: Results) -> None:
+    def __init__(self, student: str, results: Results, teacher: str = "minilm", models: Path | None = None) -> None:
         data, self.results = shared() / "data", results
-        self.name, self.section = student, student_section(student)
-        self.epochs = WHOLE.get(student, EPOCHS)
+        folder = TEACHERS[teacher]
+        if folder is not None and models is None:
+            raise SystemExit(f"{teacher} is in the folder that --models names; see the README.md beside this script.")
+        self.name, self.section = called(student, teacher), student_section(student)
+        self.teacher_row = called("teacher", teacher)
+        self.whole = student in WHOLE or folder is not None
+        self.epochs = WHOLE["embedder"] if self.whole else EPOCHS
         about: dict[str, Any] = {"domain": "domain", "holdout": self.holdout, "limit": self.limit}
         self.corpus = read_corpus(self.corpus_file(), self.work / "corpus", **about)
-        self.taught = self.teach(ModelSection(name="minilm", model=demo_teacher(), dtype=DTYPE))
+        path = demo_teacher() if folder is None or models is None else str(models / folder)
+        self.taught = self.teach(ModelSection(name=teacher, model=path, dtype=DTYPE))
         self.source = StoreSource(self.taught.store, self.corpus)
         self.tests = talas_tasks(data, max_train=PROBE_ROWS)
         self.validation = talas_tasks(data, max_train=4000, split="validation", names=["emotion", "wic", "stsb"])
@@ -140,10 +148,10 @@ class Bench:
             return AT[row]
         row = self.like.get(row, row)
         # Where rates are chosen at full length, the best has neighbours on both sides.
-        return best_rate(lambda lr: self.tuned(row, lr, device), GRID, extended=self.name in WHOLE)
+        return best_rate(lambda lr: self.tuned(row, lr, device), GRID, extended=self.whole)
 
     def tuned(self, row: str, lr: float, device: str | None) -> float:
-        epochs = WHOLE.get(self.name, 1.0)
+        epochs = self.epochs if self.whole else 1.0
         make = functools.partial(self.tuning_run, row, lr, epochs, device)
         found = self.results.run(self.called("tuning", f"{row}-{lr}"), make, **self.options(row, lr, epochs, 0))
         validation: float = found["validation"]
@@ -184,7 +192,7 @@ class Bench:
     def references(self) -> None:
         """Teacher, untrained student and free baseline."""
         self.results.run(self.called("references"), self.untrained, student=self.section.model_dump())
-        self.results.run("teacher", self.teacher)
+        self.results.run(self.teacher_row, self.teacher)
 
     def untrained(self) -> dict[str, Any]:
         from distilvec.training import TokenizedCorpus, free_maps
@@ -227,6 +235,8 @@ class Bench:
 def main() -> None:
     parser = arguments(__file__)
     parser.add_argument("--student", choices=["bpe", "remade", "embedder", "cut", "cut3"], default="bpe")
+    parser.add_argument("--teacher", choices=list(TEACHERS), default="minilm")
+    parser.add_argument("--models", type=Path, help="folder of all-mpnet-base-v2")
     parser.add_argument("--rows", default="main", help="main, baselines, parts, all, or names with commas")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--lr", type=float, help="of all rows; otherwise each has the best of the grid")
@@ -234,7 +244,7 @@ def main() -> None:
     results = Results(EXPERIMENT, SETTINGS)
     if finished(options, results, write_page):
         return
-    bench = Bench(options.student, results)
+    bench = Bench(options.student, results, options.teacher, options.models)
     bench.lr = options.lr
     bench.references()
     named = {"main": MAIN, "baselines": BASELINES, "parts": PARTS, "all": tuple(ROWS)}

@@ -76,13 +76,26 @@ AT = {"talas at 0.0003": 3e-4}
 ROWS |= dict.fromkeys(AT, ROWS["talas"])
 
 
+#: Between the name of a student, or of the row of its teacher, and a teacher other than all-MiniLM-L6-v2.
+FROM = " from "
+
+
+def called(name: str, teacher: str) -> str:
+    """A student, or the row of a teacher, with the teacher where it is not all-MiniLM-L6-v2.
+
+    >>> called("bpe", "minilm"), called("bpe", "mpnet")
+    ('bpe', 'bpe from mpnet')
+    """
+    return name if teacher == "minilm" else f"{name}{FROM}{teacher}"
+
+
 def write_page(rows: Rows, folder: Path) -> str:
     """The Markdown tables of everything that is there, also written to `table.md`."""
     lines: list[str] = []
-    teacher = rows["teacher"]["models"] if "teacher" in rows else {}
-    top = teacher["teacher"]["averages"]["all"] if teacher else None
     for student in folders(rows):
-        found = below(rows, student)
+        found, taught = below(rows, student), called("teacher", student.partition(FROM)[2] or "minilm")
+        teacher = rows[taught]["models"] if taught in rows else {}
+        top = teacher["teacher"]["averages"]["all"] if teacher else None
         columns = ("row", "seeds", "lr", "Avg-In", "Avg-Out", "Avg", "retention", *CLEAN_COLUMNS)
         lines += ["", f"### Student `{student}`", "", *head(*columns)]
         fixed = {**teacher, **found.get("references", {"models": {}})["models"]}
@@ -130,10 +143,11 @@ HEADER = (
     """# TALAS's comparison, on real data
 
 Made by `python -m experiments.talas.run` (see its README for teacher, students, corpus and tuning). Two epochs
-(`embedder`: five), batch 32 with texts of similar length, probes trained on at most 10,000 seeded rows. ± is the
-standard deviation over seeds. "Clean" and "without overlap" leave out the test rows whose texts are in the training
-corpus; "clean" also counts STS12 as in-domain, because STS-B, whose texts are in the corpus, contains it. Averages are
-plain means of the nine sets' main metrics (macro-F1, average precision, Spearman) in percent.
+(`embedder`, and all students of all-mpnet-base-v2: five), batch 32 with texts of similar length, probes trained on at
+most 10,000 seeded rows. ± is the standard deviation over seeds. "Clean" and "without overlap" leave out the test rows
+whose texts are in the training corpus; "clean" also counts STS12 as in-domain, because STS-B, whose texts are in the
+corpus, contains it. Averages are plain means of the nine sets' main metrics (macro-F1, average precision, Spearman) in
+percent.
 """
     + ENDS
     + "\n"

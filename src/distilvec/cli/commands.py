@@ -28,7 +28,7 @@ class ExportFormat(StrEnum):
 
 
 class Encoding(StrEnum):
-    """How a pair of texts is read."""
+    """The ways to read a pair of texts."""
 
     joint = "joint"
     separate = "separate"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from distilvec.evenly import evenly_spaced, sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.progress import Ticker
 from distilvec.recipe import TeacherSection
-from distilvec.store import FillReport, SignalStore, fill
+from distilvec.store import FillOptions, FillReport, SignalStore, fill
 from distilvec.store.fill import distinct_positions
 from distilvec.store.layout import key_words, note_precision
 from distilvec.store.statistics import Statistics
@@ -88,7 +88,7 @@ class Taught:
 
     @property
     def info(self) -> TeacherInfo:
-        """What a method may know of it."""
+        """The facts about the teacher that a method may know."""
         return self._info(self.store.statistics())
 
     def _info(self, statistics: Statistics) -> TeacherInfo:
@@ -129,7 +129,7 @@ def class_order(teacher: Teacher, wanted: Wanted, task: Task | None) -> np.ndarr
 
 
 def teacher_info(teacher: Teacher, axes: int | None = None) -> TeacherInfo:
-    """What a method may know of a teacher that has not taught yet, and keeps its token states on so many axes."""
+    """Return what a method may know of a teacher before it teaches; its token states are kept on `axes` axes."""
     card = teacher.card
     return TeacherInfo(
         name=card.name,
@@ -217,18 +217,18 @@ def fill_store(
     corpus: Corpus,
     wanted: Wanted = NOTHING,
     rows: np.ndarray | None = None,
-    **options: Any,
+    **options: Unpack[FillOptions],
 ) -> FillReport:
     """Teach what a store lacks of a corpus, or of some rows of it; options are those of `fill`."""
     texts = LazyTexts(corpus.teacher_texts, range(len(corpus)) if rows is None else rows)
     keys = corpus.teacher_keys if rows is None else corpus.teacher_keys[rows]
     teacher.stop, pending = options.get("stop"), None
-    if teacher.can.later:
-        if rows is not None or options.get("shard") is not None:
-            remedy = "Leave out --shard and --engine ray."
-            raise DistilvecError("one process alone sends batch jobs", where=teacher.card.name, remedy=remedy)
-        pending = teacher.order(store.path, lacking_texts(corpus, store))
+    if teacher.can.later and (rows is not None or options.get("shard") is not None):
+        remedy = "Leave out --shard and --engine ray."
+        raise DistilvecError("one process alone sends batch jobs", where=teacher.card.name, remedy=remedy)
     try:
+        if teacher.can.later:
+            pending = teacher.order(store.path, lacking_texts(corpus, store))
         with teacher.keeping(store.path / "answers") as all_kept:
             filled = fill(store, teacher, texts, keys, wanted, **options)
             if filled.present + filled.taught + filled.absent == filled.distinct:  # else it was stopped, and some wait
