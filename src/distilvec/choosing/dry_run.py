@@ -177,11 +177,12 @@ def _probe_teachers(
         lacking = _lacking(kept / "stores" / section.name, teacher, keys_of_all, section.storage, stored)
         missing = int(np.logical_or.reduce(list(lacking.values())).sum())
         written = sum(sizes[name] * int(texts_without.sum()) for name, texts_without in lacking.items())
+        waited = 0.0 if teacher.can.later else missing / rate
+        when = "in batch jobs, within a day" if teacher.can.later else f"at {rate:,.0f}/s: {duration(waited)}"
         summary.add(
             f"teacher {section.name}",
-            f"{teacher.card.width} dimensions{prompt}, {missing:,} {corpus.audit.noun} to encode at "
-            f"{rate:,.0f}/s: {duration(missing / rate)}; {sum(sizes.values()):,} bytes {each}, "
-            f"{size(written)} in all",
+            f"{teacher.card.width} dimensions{prompt}, {missing:,} {corpus.audit.noun} to encode {when}; "
+            f"{sum(sizes.values()):,} bytes {each}, {size(written)} in all",
         )
         if said:
             summary.add("", said)
@@ -191,7 +192,7 @@ def _probe_teachers(
         summary.notes += [f"{section.name}: {warning}" for warning in seen.warnings]
         report = FillReport(len(texts), len(texts), 0, len(texts), len(texts) / rate, [], {})
         taught.append(Taught(teacher, seen, store, report, section.live, signals, section.weight))
-        seconds, disk = seconds + missing / rate, disk + written
+        seconds, disk = seconds + waited, disk + written
     if probe.teachers.combined is not None:
         taught, combined = _probe_combined(probe, taught, keys_of_all, summary)
         disk += combined

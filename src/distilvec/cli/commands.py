@@ -20,6 +20,13 @@ class TaskKind(StrEnum):
     similarity = "similarity"
 
 
+class ExportFormat(StrEnum):
+    """What a student is exported for."""
+
+    onnx = "onnx"
+    gguf = "gguf"
+
+
 class Encoding(StrEnum):
     """The ways to read a pair of texts."""
 
@@ -83,7 +90,8 @@ def _layers(text: str | None) -> int | list[int] | None:
 
 def export(
     model: Annotated[str, typer.Argument(help="student folder, or hub id")],
-    output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder for the ONNX files")],
+    output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder for the files")],
+    to: Annotated[ExportFormat, typer.Option(help="gguf: for llama.cpp and Ollama")] = ExportFormat.onnx,
     quantize: Annotated[bool, typer.Option(help="also int8")] = True,
     web: Annotated[bool, typer.Option("--web", help="in the layout that transformers.js opens")] = False,
     model2vec: Annotated[bool, typer.Option("--model2vec", help="of a static student: for model2vec instead")] = False,
@@ -94,15 +102,14 @@ def export(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write the whole pipeline as ONNX, float and int8, with agreement, size and speed; or a table for model2vec."""
-    if model2vec:
-        from distilvec.export import export_model2vec
+    """Write the whole pipeline as ONNX, float and int8, with agreement, size and speed; or as GGUF or for model2vec."""
+    if model2vec or to is ExportFormat.gguf:
+        if web or texts or text or library or (model2vec and (to is ExportFormat.gguf or not quantize)):
+            name = "--model2vec" if model2vec else "--to gguf"
+            raise DistilvecError("this format holds the model alone", where=name, remedy="Give no other.")
+        from distilvec.export import export_gguf, export_model2vec
 
-        if web or texts or text or library or not quantize:
-            raise DistilvecError(
-                "a folder of model2vec holds a table alone", where="--model2vec", remedy="Give no other."
-            )
-        say(export_model2vec(model, output).text())
+        say((export_model2vec(model, output) if model2vec else export_gguf(model, output, quantize=quantize)).text())
         return
     from distilvec.cli.measures import export_student
 

@@ -12,6 +12,7 @@ EXTRAS = {
     "onnx": (("onnx", "onnxscript", "onnxruntime"), "`distilvec export`"),
     "openvino": (("openvino", "onnx", "onnxscript", "onnxruntime"), "exported students on OpenVINO"),
     "model2vec": (("model2vec",), "`distilvec export --model2vec`"),
+    "gguf": (("gguf",), "`distilvec export --to gguf`"),
     "molecules": (("rdkit", "torch-geometric"), "students and teachers of molecules"),
     "lora": (("peft",), "`distilvec finetune --lora` and `student.lora`"),
     "mteb": (("mteb",), "benchmarks by name"),

@@ -184,6 +184,12 @@ def teach(
     ] = None,
     address: Annotated[str | None, typer.Option(help="of a Ray cluster; default one on this machine")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print bytes per text and in all; do nothing")] = False,
+    batch_files: Annotated[
+        Path | None, typer.Option(callback=at_home, help="write what services are to be asked as files of batch jobs")
+    ] = None,
+    take: Annotated[
+        list[Path] | None, typer.Option(exists=True, dir_okay=False, help="take the results of such a file")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Fill only the stores of a recipe's teachers and scorers."""
@@ -197,6 +203,12 @@ def teach(
         from distilvec.choosing.dry_run import plan
 
         say(plan(loaded, teaching_only=True).text())
+        return
+    if batch_files or take:
+        from distilvec.flow.batch_files import take_results, write_batch_files
+
+        lines = [*take_results(loaded, take)] if take else []
+        say("\n".join([*lines, *(write_batch_files(loaded, batch_files) if batch_files else ())]))
         return
     from distilvec.flow.ray import teach_alone, teach_with_ray
 

@@ -185,14 +185,8 @@ def _measure(
         encoder = load_onnx(made, precision=precision, threads=torch.get_num_threads())
         cosines = row_cosines(encoder.encode(texts), expected)
         least = float(cosines.min())
-        if precision == "float32" and not least >= LEAST_COSINE:
-            worst = texts[int(np.argmin(np.nan_to_num(cosines, nan=-1)))]
-            raise DistilvecError(
-                f"the exported model disagrees with torch: cosine {least:.5f} for the text {worst[:80]!r}, "
-                f"at least {LEAST_COSINE} is needed",
-                where=str(source),
-                remedy="Nothing was written. Please report this model's architecture.",
-            )
+        if precision == "float32":
+            check_agreement(cosines, texts, LEAST_COSINE, str(source))
         if precision == "int8" and not least >= INT8_COSINE:
             notes.append(f"int8 changes some vectors visibly (cosine down to {least:.3f}): evaluate it before use.")
         size = sum(file.stat().st_size for file in made.glob(files[precision] + "*"))
@@ -235,6 +229,22 @@ def row_cosines(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDAr
     lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     both_zero = (np.abs(a).max(axis=1) == 0) & (np.abs(b).max(axis=1) == 0)
     return np.where(both_zero, 1.0, (a * b).sum(axis=1) / np.maximum(lengths, 1e-30))
+
+
+def check_agreement(cosines: npt.NDArray[Any], texts: Sequence[str], least: float, where: str) -> None:
+    """Refuse an export whose vectors have a lower cosine [n] to the student's than `least`.
+
+    Raises:
+        DistilvecError: naming the text.
+    """
+    if not cosines.min() >= least:
+        worst = int(np.argmin(np.nan_to_num(cosines, nan=-1)))
+        raise DistilvecError(
+            f"the exported model gives other vectors: cosine {cosines[worst]:.5f} for the text {texts[worst][:80]!r}, "
+            f"at least {least} is needed",
+            where=where,
+            remedy="Nothing was written. Please report this model's architecture.",
+        )
 
 
 def check_texts(student: SentenceTransformer) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.export.convert import check_texts, left_behind, refuse_itself, row_cosines
+from distilvec.export.convert import check_agreement, check_texts, left_behind, refuse_itself, row_cosines
 from distilvec.export.graph import is_static
 from distilvec.files import temporary, writing
 from distilvec.folders import check, publish
@@ -187,12 +187,5 @@ def _agreement(student: SentenceTransformer, made: Path, texts: Sequence[str], w
 
     vectors = np.asarray(StaticModel.from_pretrained(made).encode(list(texts), use_multiprocessing=False))
     cosines = row_cosines(vectors, np.asarray(student.encode(list(texts), show_progress_bar=False)))
-    if not cosines.min() >= LEAST_COSINE:
-        worst = texts[int(np.argmin(np.nan_to_num(cosines, nan=-1)))]
-        raise DistilvecError(
-            f"model2vec gives other vectors: cosine {cosines.min():.5f} for the text {worst[:80]!r}, at least "
-            f"{LEAST_COSINE} is needed",
-            where=where,
-            remedy="Nothing was written.",
-        )
+    check_agreement(cosines, texts, LEAST_COSINE, where)
     return float(cosines.min())

@@ -23,7 +23,8 @@ from distilvec.interruption import StopSignals
 from distilvec.progress import Ticker
 from distilvec.recipe import TeacherSection
 from distilvec.store import FillOptions, FillReport, SignalStore, fill
-from distilvec.store.layout import note_precision
+from distilvec.store.fill import distinct_positions
+from distilvec.store.layout import key_words, note_precision
 from distilvec.store.statistics import Statistics
 from distilvec.store.turns import alone
 from distilvec.teachers import Reading, Teacher, TeacherInfo
@@ -221,15 +222,29 @@ def fill_store(
     """Teach what a store lacks of a corpus, or of some rows of it; options are those of `fill`."""
     texts = LazyTexts(corpus.teacher_texts, range(len(corpus)) if rows is None else rows)
     keys = corpus.teacher_keys if rows is None else corpus.teacher_keys[rows]
-    teacher.stop = options.get("stop")
+    teacher.stop, pending = options.get("stop"), None
+    if teacher.can.later and (rows is not None or options.get("shard") is not None):
+        remedy = "Leave out --shard and --engine ray."
+        raise DistilvecError("one process alone sends batch jobs", where=teacher.card.name, remedy=remedy)
     try:
+        if teacher.can.later:
+            pending = teacher.order(store.path, lacking_texts(corpus, store))
         with teacher.keeping(store.path / "answers") as all_kept:
             filled = fill(store, teacher, texts, keys, wanted, **options)
             if filled.present + filled.taught + filled.absent == filled.distinct:  # else it was stopped, and some wait
                 all_kept(_stored(store, texts, keys))
     finally:
         teacher.stop = None
+    if pending is not None:
+        raise pending
     return filled
+
+
+def lacking_texts(corpus: Corpus, store: SignalStore | None) -> LazyTexts:
+    """The texts of which a store lacks the vector, each once; all without a store."""
+    keys = corpus.teacher_keys
+    distinct = distinct_positions(key_words(keys), None)
+    return LazyTexts(corpus.teacher_texts, distinct if store is None else distinct[store.missing_at(keys, distinct)])
 
 
 def _stored(store: SignalStore, texts: LazyTexts, keys: np.ndarray) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, Pending
 from distilvec.teachers.cards import TeacherCard
 from distilvec.teachers.signals import NOTHING, TeacherSignals, Wanted
 
@@ -33,6 +33,7 @@ class Capabilities:
         made: they were made elsewhere, and it has none of any other item.
         gaps: a row of NaN says that it has nothing for an item; otherwise it is a mistake.
         chunk: items that it wants to be given at a time.
+        later: answers come hours after they were asked for (`Teacher.order`).
     """
 
     local: bool = False
@@ -40,6 +41,7 @@ class Capabilities:
     made: bool = False
     gaps: bool = False
     chunk: int = 8192
+    later: bool = False
 
 
 class Cost(NamedTuple):
@@ -47,14 +49,18 @@ class Cost(NamedTuple):
 
     Attributes:
         price: of a million tokens, None = unknown.
+        jobs: batch jobs that the requests are sent in, None = one by one.
     """
 
     requests: int
     tokens: float
     price: float | None = None
+    jobs: int | None = None
 
     def __str__(self) -> str:
         said = f"about {self.requests:,} requests with {self.tokens:,.0f} tokens"
+        if self.jobs is not None:
+            said += f" in {self.jobs:,} batch job{'s' * (self.jobs != 1)}"
         if self.price is None:
             return said
         return f"{said}, {self.price * self.tokens / 1e6:,.2f} at {self.price:g} per million tokens"
@@ -249,6 +255,10 @@ class Teacher:
 
     def cost(self, texts: Sequence[str], items: int) -> Cost | None:
         """Estimate what it would ask for `items` texts like these; None if that is not known."""
+        return None
+
+    def order(self, folder: Path, texts: Iterable[str]) -> Pending | None:
+        """Ask a `later` teacher for what the store in `folder` lacks; returns what it still waits for, or raises it."""
         return None
 
     def kept(self, rows: int) -> None:

@@ -26,7 +26,7 @@ class UnreadableError(ValueError):
         self.no_vectors = no_vectors
 
 
-def _or_none(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+def or_none(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
     """Take a field that cannot be read as missing: nobody loses vectors that are paid for because of it."""
     try:
         return read(value)
@@ -35,8 +35,8 @@ def _or_none(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
 
 
 class _Usage(BaseModel):
-    prompt_tokens: Annotated[int | None, WrapValidator(_or_none)] = None
-    total_tokens: Annotated[int | None, WrapValidator(_or_none)] = None
+    prompt_tokens: Annotated[int | None, WrapValidator(or_none)] = None
+    total_tokens: Annotated[int | None, WrapValidator(or_none)] = None
 
 
 class _Row(BaseModel):
@@ -46,7 +46,7 @@ class _Row(BaseModel):
 
 class _Content(BaseModel):
     data: Annotated[list[_Row], Field(fail_fast=True)]
-    usage: Annotated[_Usage | None, WrapValidator(_or_none)] = None
+    usage: Annotated[_Usage | None, WrapValidator(or_none)] = None
 
 
 class _Named(BaseModel):
@@ -56,9 +56,9 @@ class _Named(BaseModel):
 
 
 class _Failure(BaseModel):
-    error: Annotated[_Named | str | None, WrapValidator(_or_none)] = None
-    detail: Annotated[str | None, WrapValidator(_or_none)] = None
-    message: Annotated[str | None, WrapValidator(_or_none)] = None
+    error: Annotated[_Named | str | None, WrapValidator(or_none)] = None
+    detail: Annotated[str | None, WrapValidator(or_none)] = None
+    message: Annotated[str | None, WrapValidator(or_none)] = None
 
 
 @dataclass
@@ -76,14 +76,15 @@ class Embeddings:
     packed: bool
 
 
-def read_embeddings(content: bytes, count: int) -> Embeddings:
-    """The vectors of an answer to `count` texts.
+def read_embeddings(content: bytes | dict[str, Any], count: int) -> Embeddings:
+    """The vectors of an answer to `count` texts, as JSON or parsed already.
 
     Raises:
         UnreadableError: it has other than one vector of finite numbers for each text.
     """
     try:
-        answer = _Content.model_validate_json(content)
+        read: Any = _Content.model_validate if isinstance(content, dict) else _Content.model_validate_json
+        answer: _Content = read(content)
     except ValidationError as problem:
         fault = problem.errors(include_url=False, include_input=False)[-1]
         place = ".".join(str(step) for step in fault["loc"])

@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 #: Answers that another try may change; those that a smaller request may change; those that say who is let in.
 _BUSY = {408, 409, 425, 429, *range(500, 600)} - {501, 505}
 _UNFIT, _CLOSED = {400, 413, 422}, {401, 403}
-_LONGEST_WAIT = 60.0
+LONGEST_WAIT = 60.0
 _MOST_BYTES = 512 << 20
 #: Of the time for which a service may say nothing: how long a whole answer may take.
 WHOLE = 5
@@ -94,12 +94,7 @@ class Endpoint:
         address = _address(api.url, where)
         path = address.path.rstrip("/")
         self.url = address.copy_with(path=path if path.endswith("/embeddings") else f"{path}/embeddings")
-        self._body = {
-            "model": api.model,
-            **({"dimensions": api.dimensions} if api.dimensions else {}),
-            **({"encoding_format": api.encoding} if api.encoding else {}),
-            **api.extra,
-        }
+        self._body = request_body(api)
         limits = httpx2.Limits(max_connections=api.concurrency, max_keepalive_connections=api.concurrency)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._client = BoundedClient(timeout=api.timeout, limits=limits, headers=headers)  # redirects are not followed
@@ -200,7 +195,7 @@ class Endpoint:
                         where=self._where,
                         remedy="All vectors that came are kept; start again when the service answers.",
                     ) from problem
-                patience = min(2.0 ** (attempt - 1), _LONGEST_WAIT) * random.uniform(0.5, 1.0)
+                patience = min(2.0 ** (attempt - 1), LONGEST_WAIT) * random.uniform(0.5, 1.0)
                 if problem.wait:  # the pace waits so long, for all threads
                     patience = 0.0
                 self._tell(str(problem), problem.wait or patience)
@@ -327,6 +322,16 @@ class Endpoint:
 
     def _hidden(self, text: str) -> str:
         return text.replace(self._key, "***") if self._key else text
+
+
+def request_body(api: ApiSection) -> dict[str, Any]:
+    """What every request holds beside its texts."""
+    return {
+        "model": api.model,
+        **({"dimensions": api.dimensions} if api.dimensions else {}),
+        **({"encoding_format": api.encoding} if api.encoding else {}),
+        **api.extra,
+    }
 
 
 def _differ(plain: np.ndarray, other: np.ndarray) -> bool:

@@ -193,6 +193,9 @@ class ApiSection(Section):
         description="seconds for which the service may say nothing; a whole answer may take five times as long",
     )
     attempts: int = Field(8, gt=0, le=100, description="how often a request is tried")
+    batch: bool = Field(
+        False, description="ask through the service's batch API (/files and /batches): cheaper, within a day"
+    )
     price: float | None = Field(None, ge=0, description="of a million tokens, for --dry-run")
 
 

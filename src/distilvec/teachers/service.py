@@ -28,7 +28,7 @@ _PROBE = "A probe."
 #: Seconds between two looks at whether to stop.
 _PAUSE = 0.5
 #: So many refused texts are the texts' own fault, and so is this share of them.
-_FEW, _MANY = 20, 0.05
+FEW, MANY = 20, 0.05
 
 
 class ServiceTeacher(Teacher):
@@ -43,11 +43,12 @@ class ServiceTeacher(Teacher):
         answers: where answers are kept until they are in a store; None = nowhere.
     """
 
+    _open: type[Endpoint] = Endpoint
     # So many at a time that its connections are never idle for long.
     can = Capabilities(paid=True, gaps=True, chunk=65_536)
 
-    def __init__(self, section: ServiceSection, reading: Reading) -> None:
-        """Ask once with a short text, to learn the width.
+    def __init__(self, section: ServiceSection, reading: Reading, seen: np.ndarray | None = None) -> None:
+        """Ask once with a short text, to learn the width; not if an answer float32 [1, D] was `seen`.
 
         Raises:
             DistilvecError: the items are no texts, an address that is none, or the service refuses the request.
@@ -65,10 +66,11 @@ class ServiceTeacher(Teacher):
         self.answers: Answers | None = None
         self._stop = threading.Event()
         self.prompt = section.prompt or ""
-        self._endpoint = Endpoint(api, rate_limit=section.rate_limit, where=name, wait=self._stop.wait)
+        self._endpoint = self._open(api, rate_limit=section.rate_limit, where=name, wait=self._stop.wait)
         self._asked = self._unread = 0
         self._counting = threading.Lock()
-        seen = self._endpoint.probe(self.prompt + _PROBE)
+        if seen is None:
+            seen = self._endpoint.probe(self.prompt + _PROBE)
         self.card = TeacherCard(
             name=name,
             kind="service",
@@ -127,7 +129,7 @@ class ServiceTeacher(Teacher):
 
     def key(self, text: str) -> bytes:
         """Return the key of a text's answer among `answers`."""
-        return hashlib.blake2b((self.prompt + text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        return text_key(self.prompt + text)
 
     def _batches(self, texts: Sequence[str], rows: np.ndarray) -> Iterator[np.ndarray]:
         batch: list[int] = []
@@ -202,7 +204,7 @@ class ServiceTeacher(Teacher):
         with self._counting:
             self._unread += 1
             count, asked = self._unread, self._asked
-        if count > _FEW and count > _MANY * asked:
+        if count > FEW and count > MANY * asked:
             raise DistilvecError(
                 f"{problem.what}, as {count - 1:,} of {asked:,} so far", where=problem.where, remedy=problem.remedy
             )
@@ -225,6 +227,11 @@ class ServiceTeacher(Teacher):
         except OSError as problem:
             told = "What came before is kept."
             raise system_problem(problem, "the answers cannot be written", answers.folder, told) from problem
+
+
+def text_key(text: str) -> bytes:
+    """16 bytes for a text with its prompt."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _given(answer: tuple[np.ndarray, np.ndarray] | BaseException) -> tuple[np.ndarray, np.ndarray]:

@@ -34,7 +34,7 @@ class TeacherKind(NamedTuple):
 KINDS = {
     "model": TeacherKind(ModelSection, "distilvec.teachers.models:open_model"),
     "call": TeacherKind(CallSection, "distilvec.teachers.callable:open_call"),
-    "api": TeacherKind(ServiceSection, "distilvec.teachers.service:ServiceTeacher"),
+    "api": TeacherKind(ServiceSection, "distilvec.teachers.batch:open_service"),
     "vectors": TeacherKind(VectorsSection, "distilvec.teachers.vectors:open_vectors"),
 }
 
