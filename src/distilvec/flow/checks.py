@@ -173,7 +173,9 @@ def warn_of_few(prepared: Prepared) -> None:
     """Warn if too few items are held out to compare student and teacher, unless none are on purpose, or trained on."""
     trained = len(prepared.corpus.train_rows)
     if trained < FEWEST_TRAINED and prepared.recipe.teachers:
-        told = "%d %s to train on are few: training adds next to nothing to the student's start; give more, without labels"
+        told = (
+            "%d %s to train on are few: training adds next to nothing to the student's start; give more, without labels"
+        )
         logger.warning(told, trained, prepared.corpus.kind.noun)
     few, section = too_few_held_out(prepared), prepared.recipe.corpus
     if few and section is not None and section.holdout != 0:
