@@ -45,14 +45,14 @@ def test_kills_and_hostile_inputs(start: Starter, tmp_path: Path) -> None:
 
 
 def test_a_part_that_was_not_tried_stays(tmp_path: Path) -> None:
-    from attack import keep_the_other
+    from attacking.results import keep_the_other
 
     old = [{"block": "kill-teach/0", "case": 1, "what": "a"}, {"block": "model/3", "case": 2, "what": "b"}]
     before = {"kills": {"teach": {"kills": 5}}, "inputs": {"model": {"tried": 9}}, "broken": old}
     (tmp_path / "attack.json").write_text(json.dumps(before))
-    found = {"kills": {}, "inputs": {"model": {"tried": 7}}, "broken": []}
+    found = {"kills": {}, "errors": {}, "inputs": {"model": {"tried": 7}}, "broken": []}
     keep_the_other(found, tmp_path / "attack.json")
-    assert found == {"kills": {"teach": {"kills": 5}}, "inputs": {"model": {"tried": 7}}, "broken": old[:1]}
+    assert found == before | {"errors": {}, "inputs": {"model": {"tried": 7}}, "broken": old[:1]}
 
 
 def two_files() -> int:
@@ -142,7 +142,7 @@ def test_the_attack_notices(
     monkeypatch.setitem(kinds.KINDS, "third", third)
     monkeypatch.setattr(feeding, "SECONDS", 0.5)
     monkeypatch.setattr(children, "IDLE", 1.5 if act is waits else 4.0)
-    found = feeding.block("third", "seed", 4, tmp_path, tmp_path / "cases")
+    found = feeding.block("third", "seed", range(4), tmp_path, tmp_path / "cases")
     assert (found["tried"], found["accepted"]) == (4, 3)
     assert [each["case"] for each in found["broken"]] == [2] and said in found["broken"][0]["what"]
 
