@@ -270,8 +270,8 @@ def _rows(folder: Path, whole: dict[str, Any], content: Any) -> Path:
     texts = [f"{number} texts about something" for number in range(10)]
     rows = [{key: f"{texts[n]} {key}" if isinstance(value, str) and key not in ("label", "role", "domain") else value
              for key, value in whole.items()} for n in range(10)]  # fmt: skip
-    for row in rows[::2]:
-        row |= {"label": "b"} if "label" in row else {}
+    for number in range(0, 10 * ("label" in whole), 2):
+        rows[number]["label"] = "b"
     rows[4] = content
     (folder / "tmp/rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder / "tmp/rows.jsonl"

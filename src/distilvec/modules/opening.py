@@ -315,10 +315,9 @@ def _too_large(name: str) -> EnvironmentProblem:
 def _try(model: SentenceTransformer, name: str) -> None:
     """Read one text: sizes that do not fit each other are known now, not after an hour of preparation."""
     tokenizer: Any = getattr(model[0], "tokenizer", None)
-    unpadded = hasattr(tokenizer, "pad_token") and tokenizer.pad_token is None
-    if unpadded and tokenizer.eos_token is not None:  # as of GPT-2, Llama and Mistral, whose masks hide it
-        tokenizer.pad_token, unpadded = tokenizer.eos_token, False
-    if not reads_texts(model) or unpadded:
+    if getattr(tokenizer, "pad_token", "") is None:  # as of GPT-2, Llama and Mistral; masks hide what pads
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
+    if not reads_texts(model):
         return
     try:
         model.encode(["a text"], show_progress_bar=False)

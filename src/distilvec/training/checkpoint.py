@@ -28,6 +28,7 @@ from distilvec.errors import GO_ON, DataError, DistilvecError
 from distilvec.folders import MANIFEST, aside_name, differing, remove, remove_all, seal, sealed
 from distilvec.system_errors import system_problem
 from distilvec.training.distributed import rank
+from distilvec.validation import first_problem
 
 logger = logging.getLogger(__name__)
 WEIGHTS, OPTIMIZER, RANKS, STATE = "model.safetensors", "optimizer.pt", "ranks.pt", "trainer_state.json"
@@ -139,8 +140,7 @@ def read_state(checkpoint: Path) -> State:
         try:
             state = State.model_validate_json(file.read_bytes())
         except ValidationError as error:
-            first = error.errors()[0]
-            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+            raise ValueError(first_problem(error)) from error
         if state.global_step != step_of(checkpoint) or not state.global_step:
             raise ValueError(f"its state is of step {state.global_step}")
     return state
