@@ -63,6 +63,9 @@ def model(rng: random.Random, inputs: Path, folder: Path) -> int | None:
     from distilvec.teachers import load_teacher
 
     door = rng.random()
+    if door > 0.97:
+        words = ["--set", "student.model=out", "--set", "training.max_steps=2", "-o", "trained"]
+        return children.call(["train", str(inputs / "plain.yaml"), *words])
     if door > 0.9:
         return children.call(["evaluate", "out", "-t", str(inputs / "task.yaml")])
     if door > 0.85:
@@ -81,6 +84,16 @@ def _plainly(folder: Path) -> Any:
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(str(folder), device="cpu", local_files_only=True).encode(TEXTS)
+
+
+def table(rng: random.Random, inputs: Path, folder: Path) -> None:
+    """A table of word pieces; what nothing refuses reads as much as before, and is scaled as before."""
+    from distilvec.students import load_student
+
+    mine, theirs = (load_student(place, device="cpu").encode(TEXTS) for place in (folder / "out", inputs / "table"))
+    if not np.isfinite(mine).all():
+        raise AssertionError("accepted, and its vectors are no numbers")
+    _same(np.shape(mine), np.shape(theirs), "the shapes")
 
 
 def adapted(rng: random.Random, inputs: Path, folder: Path) -> None:

@@ -26,7 +26,7 @@ SECONDS = 60.0
 MEMORY = 4 << 30
 MARK = "burst"
 #: Folders beside the output that are the output's.
-OUTSIDE = re.compile(r"\.out\.|out\.before-\d+$|there$|smaller$")
+OUTSIDE = re.compile(r"\.out\.|out\.before-\d+$|there$|smaller$|trained$")
 
 
 class Draw(random.Random):

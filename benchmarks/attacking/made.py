@@ -51,6 +51,7 @@ def make_inputs(folder: Path) -> Path:
     for kind in ("bert", "qwen3"):
         tiny_models.build(kind, folder / kind)
     models.make_full(folder / "bert", folder / "full")
+    models.make_table(folder / "bert", folder / "table")
     models.make_adapters(folder / "bert", folder / "adapters")
     np.save(folder / "index.npy", models.encode(folder / "qwen3", texts + many))
     return folder

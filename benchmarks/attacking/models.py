@@ -114,6 +114,20 @@ def make_adapters(bert: Path, folder: Path) -> None:
     (folder / "README.md").unlink(missing_ok=True)
 
 
+def make_table(bert: Path, folder: Path) -> None:
+    """Write a table of word pieces as the package model2vec does, with the pieces of the tiny bert."""
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True)
+    pieces = json.loads((bert / "config.json").read_text())["vocab_size"]
+    rows = np.random.default_rng(5).standard_normal((pieces, 16)).astype(np.float32)
+    save_file({"embeddings": rows}, folder / "model.safetensors")
+    settings = {"model_type": "model2vec", "architectures": ["StaticModel"], "hidden_dim": 16, "max_length": 20}
+    settings |= {"normalize": True, "seq_length": 1_000_000, "embedding_dtype": "float32"}
+    (folder / "config.json").write_text(json.dumps(settings, indent=1))
+    (folder / "tokenizer.json").write_bytes((bert / "tokenizer.json").read_bytes())
+
+
 def encode(folder: Path, texts: Sequence[str]) -> npt.NDArray[np.float32]:
     """float32 [n, D], the vectors of a model."""
     from sentence_transformers import SentenceTransformer

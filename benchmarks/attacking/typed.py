@@ -31,6 +31,7 @@ VALUES: dict[str, Any] = {
 FOLDERS: dict[str, tuple[Callable[[random.Random, Path, Path], int | None], int, tuple[str, ...]]] = {
     "full": (doors.model, 80, ()),
     "adapters": (doors.adapted, 80, ()),
+    "table": (doors.table, 20, ()),
     "finished": (doors.finished, 9, ("student", "checkpoints")),
     "unfinished": (doors.unfinished, 14, (".partial",)),
     "compared": (doors.compared, 4, ("student", "stores", "corpus", "checkpoint", "start")),

@@ -10,17 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from distilvec import folders
+from distilvec.arrays import as_vectors
 from distilvec.errors import DataError, DistilvecError
 from distilvec.export import load_onnx
 from distilvec.export.convert import export_onnx
 from distilvec.files import read_record, write_record
+from distilvec.judging.probes import numbers
 from distilvec.mining.outcome import SUMMARY, Mined
 from distilvec.store import SignalStore
 from distilvec.store.layout import VOCABULARY, write_vocabulary
 from distilvec.store.signals import read_vocabulary
 from distilvec.students import load_student
+from distilvec.training.log import _step
 
 #: No number, no text, no list of texts: what JSON can hold in their place.
 ODD = {"null": None, "true": True, "huge": 10**400, "inf": math.inf, "nan": math.nan, "list": [[], None], "object": {}}
@@ -159,3 +163,25 @@ def test_a_tokenizer_whose_pairs_name_no_known_token(tmp_path: Path, tiny_bert: 
     folder = _copy(tiny_bert, tmp_path / "model", "tokenizer.json", {"post_processor": settings})
     with pytest.raises(DistilvecError, match="fails on what its vocabulary lacks"):
         load_student(folder, device="cpu")
+
+
+def test_settings_of_a_table_of_word_pieces_have_their_types(tmp_path: Path, tiny_bert: Path) -> None:
+    save_file({"embeddings": np.eye(400, 8, dtype=np.float32)}, tmp_path / "model.safetensors")
+    shutil.copyfile(tiny_bert / "tokenizer.json", tmp_path / "tokenizer.json")
+    for name, odd in (("max_length", [*ODD.values(), "x"]), ("normalize", [*ODD.values(), "x"])):
+        for value in odd:
+            if value is None or (name, value) == ("normalize", True):
+                continue
+            (tmp_path / "config.json").write_text(json.dumps({name: value}))
+            with pytest.raises(DataError, match=rf"config\.json: .*model2vec.*{name}"):
+                load_student(tmp_path, device="cpu")
+    (tmp_path / "config.json").write_text(json.dumps({"normalize": True, "max_length": 7}))
+    assert np.linalg.norm(load_student(tmp_path, device="cpu").encode("a text")) == pytest.approx(1)
+
+
+def test_numbers_of_four_hundred_digits_are_refused_as_others_are() -> None:
+    with pytest.raises(DataError, match="a target is not a number"):
+        numbers("t", [1, 10**400])
+    with pytest.raises(DataError, match="no array of numbers"):
+        as_vectors([[10**400]], "vectors")
+    assert _step(json.dumps({"step": 10**400})) == math.inf
