@@ -22,7 +22,7 @@ CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.
 STARTS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "pickle.find_class"}
 WRITING = os.O_WRONLY | os.O_RDWR
 #: A process hangs that has done nothing for so many seconds, on a machine that may be busy with other things ...
-IDLE = 90.0
+IDLE = 30.0
 #: ... or that has taken so many of the processor.
 BUSY = 240.0
 #: Ports of this machine that an input may connect to: services of the attack itself.

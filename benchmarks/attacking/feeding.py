@@ -21,7 +21,7 @@ from attacking import children, kinds
 from attacking.children import STARTS, change_of, forked
 
 #: Of the processor, for one input; far more than any takes.
-SECONDS = 60.0
+SECONDS = 30.0
 #: What a process may take beyond what it has.
 MEMORY = 4 << 30
 MARK = "burst"

@@ -185,3 +185,18 @@ def test_numbers_of_four_hundred_digits_are_refused_as_others_are() -> None:
     with pytest.raises(DataError, match="no array of numbers"):
         as_vectors([[10**400]], "vectors")
     assert _step(json.dumps({"step": 10**400})) == math.inf
+
+
+@pytest.mark.parametrize("name", ["truncate_dim", "prompts", "default_prompt_name", "model_type"])
+def test_what_a_model_says_of_itself_has_its_types(tmp_path: Path, tiny_bert: Path, name: str) -> None:
+    """A length of NaN was taken for none, and sentence-transformers itself fails at it."""
+    for number, value in enumerate([*ODD.values(), -1, {"query": 5}, "x"]):
+        fits = (value is None and name != "model_type") or (name == "prompts" and value == {})
+        if fits or (value == "x" and name in ("default_prompt_name", "model_type")):
+            continue
+        if name == "truncate_dim" and value == 10**400:  # a width like another, if a large one
+            continue
+        file = "config_sentence_transformers.json"
+        folder = _copy(tiny_bert, tmp_path / str(number), file, {name: value})
+        with pytest.raises(DataError, match=rf"{file}: the model cannot be opened: {name}"):
+            load_student(folder, device="cpu")

@@ -55,16 +55,6 @@ def open_modules(source: str, **arguments: Any) -> SentenceTransformer:
     return _really_cut(opened)
 
 
-def cut_in(folder: Path) -> int | None:
-    """The `truncate_dim` that a saved model states: its vectors are cut to so many numbers."""
-    try:
-        stated = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    size = stated.get("truncate_dim") if isinstance(stated, dict) else None
-    return size if isinstance(size, int) and size > 0 else None
-
-
 def _really_cut(model: SentenceTransformer) -> SentenceTransformer:
     """Cut by a module where a model's configuration cuts (`truncate_dim`), which only `encode` would see.
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from distilvec.errors import DataError
-from distilvec.modules.folder_checks import read_json
+from distilvec.modules.settings import read_json
 from distilvec.modules.text_ids import check_unknown
 from distilvec.validation import first_problem
 

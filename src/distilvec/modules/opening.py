@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders, read_json
+from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders
 from distilvec.modules.guarded import (
     lacks_pooler,
     no_questions,
@@ -24,6 +24,7 @@ from distilvec.modules.guarded import (
 from distilvec.modules.moe_folder import is_nomic_moe, open_moe
 from distilvec.modules.pipeline import reads_texts, text_routes
 from distilvec.modules.promised_tokens import put_into, put_promised
+from distilvec.modules.settings import read_json, stated
 from distilvec.modules.text_ids import check_unknown, id_count
 from distilvec.modules.vision import is_vision
 from distilvec.system_errors import system_problem
@@ -190,11 +191,10 @@ def _refuse_other_kinds(folder: Path, name: str) -> None:
     Raises:
         DistilvecError: as above.
     """
-    listing, file = folder / "modules.json", folder / "config_sentence_transformers.json"
+    listing = folder / "modules.json"
     if not listing.is_file():
         return
-    settings = read_json(file) if file.is_file() else {}
-    kind = settings.get("model_type", "SentenceTransformer") if isinstance(settings, dict) else "SentenceTransformer"
+    kind = stated(folder).model_type
     if any(str(entry["type"]).startswith("pylate.") for entry in read_json(listing)):
         kind = "ColBERT"
     if kind != "SentenceTransformer":

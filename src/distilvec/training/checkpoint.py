@@ -25,6 +25,7 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from distilvec.errors import GO_ON, DataError, DistilvecError
+from distilvec.files import read_small
 from distilvec.folders import MANIFEST, aside_name, differing, remove, remove_all, seal, sealed
 from distilvec.system_errors import system_problem
 from distilvec.training.distributed import rank
@@ -36,6 +37,8 @@ WEIGHTS, OPTIMIZER, RANKS, STATE = "model.safetensors", "optimizer.pt", "ranks.p
 PARTIAL = ".partial-"
 REMOVE = "Remove this folder to go on from the checkpoint before it."
 _PARTIAL = re.compile(re.escape(PARTIAL) + r"\d+")
+#: Bytes of a state: a line of the log for every step of a long training.
+_LONGEST_STATE = 1 << 30
 #: Torch says by these names, in errors without a kind, that a file cannot be written.
 _WRITERS = ("PytorchStreamWriter", "inline_container", "iostream error")
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -138,7 +141,7 @@ def read_state(checkpoint: Path) -> State:
     file = checkpoint / STATE
     with readable(file):
         try:
-            state = State.model_validate_json(file.read_bytes())
+            state = State.model_validate_json(read_small(file, _LONGEST_STATE))
         except ValidationError as error:
             raise ValueError(first_problem(error)) from error
         if state.global_step != step_of(checkpoint) or not state.global_step:
