@@ -235,6 +235,23 @@ def spilled(array: np.ndarray) -> np.ndarray:
     return kept
 
 
+def check_regular(folder: Path) -> None:
+    """Refuse a folder with a pipe, a socket or a device in it or below: whoever reads one may wait for ever.
+
+    Raises:
+        DistilvecError: as above.
+    """
+    for path in sorted(folder.rglob("*")):
+        with suppress(OSError):  # a link that leads nowhere, or in a circle
+            mode = path.stat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise DistilvecError(
+                    "expected a file or a folder, found a pipe, a socket or a device",
+                    where=str(path),
+                    remedy="Take it out of the folder, or copy the folder again.",
+                )
+
+
 def read_small(file: Path, most: int = 1 << 20) -> str:
     """The text of a file that is small by its nature; nothing is opened that may never end.
 

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from distilvec.errors import DistilvecError
-from distilvec.files import TEMPORARY_NAME, held, read_object, try_place, write_text, writing
+from distilvec.files import TEMPORARY_NAME, check_regular, held, read_object, try_place, write_text, writing
 from distilvec.system_errors import system_problem
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,9 @@ def _is_hollow(path: Path) -> bool:
 
 
 def _check_kinds(place: Path, names: Collection[str]) -> None:
-    """Refuse a file where a folder is needed, and something else where a file is."""
+    """Refuse a file where a folder is needed, something else where a file is, and what may have no end."""
+    for name in sorted(names):
+        check_regular(place / name)
     stores = (place / "stores").glob("*") if "stores" in names else ()
     for path in [*(place / name for name in sorted(names)), *(each for each in stores if "." not in each.name)]:
         folder = path.parent != place or path.name in CACHE or "." not in path.name

@@ -21,7 +21,7 @@ _BLOCK = 1 << 20
 # Two packed KiB unpack to at most 64 MiB or so, whatever a hostile file says.
 _PACKED = 1 << 11
 #: Of a line that is too long; beyond them it is none.
-_SKIPPED = 1 << 30
+_SKIPPED = 1 << 28
 #: Texts shrink to a fifth, much repeated ones to a fiftieth; what is small is not looked at.
 MOST_UNPACKED, UNPACKED_FREELY = 300, 16 << 20
 _BOM = b"\xef\xbb\xbf"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.files import check_regular
 from distilvec.folders import holds_student
 from distilvec.modules.settings import read_json, stated
 from distilvec.modules.size_checks import check_size, sections, weight_files
@@ -222,21 +223,6 @@ def check_links(folder: Path, place: Path) -> None:
                 remedy="Put the file itself there if you trust it: cp -rL makes a copy without links.",
             )
     check_regular(place)
-
-
-def check_regular(place: Path) -> None:
-    """Refuse a folder with a pipe, a socket or a device in it: whoever reads one may wait for ever.
-
-    Raises:
-        DistilvecError: as above.
-    """
-    for file in sorted(place.iterdir()):
-        if file.exists() and not (file.is_file() or file.is_dir()):
-            raise DistilvecError(
-                "expected a file or a folder, found a pipe, a socket or a device",
-                where=str(file),
-                remedy="Take it out of the folder, or copy the model again.",
-            )
 
 
 def _check_weights(place: Path) -> None:

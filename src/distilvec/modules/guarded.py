@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.modules.folder_checks import check_regular
+from distilvec.files import check_regular
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder, SentenceTransformer
