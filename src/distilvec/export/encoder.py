@@ -78,7 +78,8 @@ class OnnxEncoder:
         self, tokenizer: Tokenizer, session: onnxruntime.InferenceSession | OpenVinoSession, settings: Settings
     ) -> None:
         self._tokenizer, self._session = tokenizer, session
-        self._inputs, self._output = settings.inputs, [settings.output]
+        self._inputs: list[str] = list(settings.inputs)
+        self._output = [settings.output]
         self._special, self._left = settings.add_special_tokens, settings.padding_side == "left"
         self._pad = {"input_ids": settings.pad_id, "attention_mask": 0, "token_type_ids": settings.pad_type_id}
         self.width, self.max_length = settings.width, settings.max_length
