@@ -51,7 +51,7 @@ def get_ready() -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
-def warm(folder: Path, commands: Sequence[str]) -> None:
+def warm(folder: Path, commands: Sequence[str], fed: Sequence[str]) -> None:
     """Import here, once, what the commands import: found by running some of them in a fork."""
     import importlib
 
@@ -72,7 +72,7 @@ def warm(folder: Path, commands: Sequence[str]) -> None:
             raise SystemExit(f"the inputs cannot be made:\n{ended.output}")
         (folder / "making").rename(folder / "inputs")
         made.write_recipes(folder / "inputs")
-        made.make_runs(folder / "inputs")
+        made.make_runs(folder / "inputs", left={"typed", "endless"}.intersection(fed))
 
     def modules() -> int:
         first = {job.command: job for job in reversed(jobs.jobs(folder / "inputs"))}
@@ -109,15 +109,17 @@ def blocks(given: argparse.Namespace, jobs: Sequence[Any]) -> list[str]:
         for how, wanted in (("kill", given.kills), ("error", given.errors)):
             count = max(1, round(wanted * share / sum(shares.values()) / PER_BLOCK)) if wanted else 0
             found += [f"{how}-{variants[number % len(variants)]}/{number // len(variants)}" for number in range(count)]
-    for kind, share in FED.items():
-        count = max(1, round(given.inputs * share / sum(FED.values()) / inputs_per_block(given))) if given.inputs else 0
+    shares = {kind: FED[kind] for kind in given.fed}
+    for kind, share in shares.items():
+        wanted = given.inputs * share / sum(shares.values())
+        count = max(1, round(wanted / inputs_per_block(given))) if given.inputs else 0
         found += [f"{kind}/{number}" for number in range(count)]
     return sorted(found, key=lambda name: not name.startswith(("kill-", "error-")))
 
 
 def inputs_per_block(given: argparse.Namespace) -> int:
     """Fewer where few are asked for, so that there are some of each kind."""
-    return min(MOST_INPUTS_PER_BLOCK, max(1, given.inputs // len(FED)))
+    return min(MOST_INPUTS_PER_BLOCK, max(1, given.inputs // len(given.fed)))
 
 
 def do(
@@ -182,7 +184,7 @@ def work(names: Sequence[str], folder: Path, given: argparse.Namespace, jobs: Se
 
 def attack(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All blocks with so many processes; returns what they found."""
-    warm(folder, given.commands)
+    warm(folder, given.commands, given.fed)
     from attacking import results
     from attacking.jobs import jobs
 
@@ -222,6 +224,7 @@ def main() -> None:
     )
     parser.add_argument("--errors", type=int, default=400, help="of the disk")
     parser.add_argument("--inputs", type=int, default=20_400)
+    parser.add_argument("--fed", nargs="+", choices=list(FED), default=list(FED), help="kinds of inputs")
     parser.add_argument("--seed", type=int, default=27)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="keep everything here, and go on; default: a temporary folder")
@@ -236,7 +239,7 @@ def main() -> None:
         folder = folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         if given.only:
-            warm(folder, given.commands)
+            warm(folder, given.commands, given.fed)
             from attacking.jobs import jobs
 
             print(json.dumps(do(given.only, folder, given, jobs(folder / "inputs"), loud=True), indent=1))

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -64,12 +65,12 @@ def write_recipes(inputs: Path) -> None:
     (inputs / "task.yaml").write_text(yaml.safe_dump(jobs.recipes(inputs)["judged"]["judging"]["tasks"][0]))
 
 
-def make_runs(inputs: Path) -> None:
-    """What the commands leave: runs that are done, one that was killed with a checkpoint, and what others write."""
+def make_runs(inputs: Path, left: Any) -> None:
+    """What the commands leave: a run that is done, one that was killed with a checkpoint; if `left`, what others do."""
     both = str(inputs / "both.yaml")
     _make(inputs, "finished", ("run", both))
     _make(inputs, "unfinished", ("train", both), kill_at="checkpoint-4")
-    for command_of, name in LEFT.items():
+    for command_of, name in LEFT.items() if left else ():
         job = next(each for each in jobs.jobs(inputs) if each.command == command_of)
         _make(inputs, name, job.arguments)
 
