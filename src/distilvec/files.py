@@ -235,13 +235,16 @@ def spilled(array: np.ndarray) -> np.ndarray:
     return kept
 
 
-def check_regular(folder: Path) -> None:
-    """Refuse a folder with a pipe, a socket or a device in it or below: whoever reads one may wait for ever.
+def check_regular(folder: Path, *, deep: bool = False) -> None:
+    """Refuse a folder with a pipe, a socket or a device in it: whoever reads one may wait for ever.
+
+    Args:
+        deep: look into the folders below it too.
 
     Raises:
         DistilvecError: as above.
     """
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(folder.rglob("*") if deep else folder.iterdir()):
         with suppress(OSError):  # a link that leads nowhere, or in a circle
             mode = path.stat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):

@@ -125,7 +125,7 @@ def _is_hollow(path: Path) -> bool:
 def _check_kinds(place: Path, names: Collection[str]) -> None:
     """Refuse a file where a folder is needed, something else where a file is, and what may have no end."""
     for name in sorted(names):
-        check_regular(place / name)
+        check_regular(place / name, deep=True)
     stores = (place / "stores").glob("*") if "stores" in names else ()
     for path in [*(place / name for name in sorted(names)), *(each for each in stores if "." not in each.name)]:
         folder = path.parent != place or path.name in CACHE or "." not in path.name

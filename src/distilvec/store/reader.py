@@ -88,7 +88,7 @@ class SignalStore(KeyedParts[StorePart]):
         """
         folder = Path(home(str(path)))
         store = cls(folder, read_format(folder))
-        check_regular(folder)
+        check_regular(folder, deep=True)
         store.refresh()
         if verify:
             store.verify()
