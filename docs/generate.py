@@ -11,6 +11,7 @@ of the committed results), `keys NAME`, or `figures NAME`: the template docs/fig
 
 from __future__ import annotations
 
+import argparse
 import html
 import inspect
 import re
@@ -303,8 +304,11 @@ def pipes(rows: list[list[str]]) -> str:
     return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Rewrite the pages, or with --check say which are out of date."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where a page is out of date")
+    check = parser.parse_args().check
     old = 0
     for page in (*pages(), CHART):
         text = page.read_text(encoding="utf-8") if page.exists() else ""
@@ -312,13 +316,13 @@ def main(arguments: list[str]) -> int:
         if new == text:
             continue
         old += 1
-        if "--check" in arguments:
+        if check:
             sys.stdout.write(f"{page.relative_to(ROOT)} is out of date: run python docs/generate.py\n")
         else:
             page.write_text(new, encoding="utf-8")
             sys.stdout.write(f"{page.relative_to(ROOT)} rewritten\n")
-    return 1 if old and "--check" in arguments else 0
+    return 1 if old and check else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -15,6 +15,7 @@ from distilvec.errors import DistilvecError
 from distilvec.flow.run import run
 from distilvec.kinds import base
 from distilvec.recipe import Recipe
+from distilvec.teachers import load_teacher
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
 
@@ -39,6 +40,13 @@ def test_a_kind_of_a_package_is_read_and_has_keys_of_its_own(tmp_path: Path) -> 
     assert corpus.texts() == ["MKV", "GGS"] and corpus.kind.noun == "proteins"
     assert corpus.audit.rejected == {"not a protein": 2} and corpus.audit.duplicates == 1
     assert corpus.keys[0].tobytes() == content_key("mkv", modality="protein") != content_key("MKV")
+    asked: list[str] = []
+
+    def lengths(items: list[str]) -> list[list[float]]:
+        asked.extend(items)
+        return [[float(len(item))] for item in items]
+
+    assert load_teacher(call=lengths, modality="protein").card.width == 1 and asked == [corpus.kind.probe]
     with pytest.raises(DistilvecError, match="joint is for texts, not for proteins"):
         read_corpus(rows, tmp_path / "joint", modality="protein", text=["a", "b"], joint=True)
 

@@ -21,6 +21,8 @@ from distilvec.recipe import Recipe
 EXPERIMENT = "defaults"
 #: Corpus -> texts of it.
 CORPORA = {"banking77-150": 150, "banking77-300": 300, "banking77": 1_500, "docstrings": 4_000, "sentences": 20_000}
+#: Corpora too small to measure anything on themselves -> texts to train on; so many others of the same kind judge.
+FEW, JUDGED = {"banking77-20": 20, "banking77-40": 40, "banking77-80": 80}, 500
 #: Row -> folder of the teacher below --models (None: the demo's), and the student (None: cut out of the teacher).
 TEACHERS: dict[str, tuple[str | None, Any]] = {
     "minilm": (None, None),
@@ -34,7 +36,7 @@ SEEDS = (0, 1, 2)
 
 def texts_of(corpus: str) -> list[str]:
     """The texts of a corpus, the same each time."""
-    count = CORPORA[corpus]
+    count = FEW[corpus] + JUDGED if corpus in FEW else CORPORA[corpus]
     if corpus == "docstrings":
         file, _ = write_data(WORK / EXPERIMENT / "docstrings", count)
         return [" ".join(json.loads(line)["text"].split()) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -57,7 +59,7 @@ def run_row(teacher: str, corpus: str, seed: int, models: Path | None) -> dict[s
     out = WORK / EXPERIMENT / f"{teacher.replace(' ', '-')}-{corpus}-{seed}"
     run = distilvec.distill(
         {"name": "teacher", "model": path, "dtype": "bfloat16"},
-        str(file),
+        {"path": str(file), "holdout": JUDGED / (JUDGED + FEW[corpus]) if corpus in FEW else None},
         out,
         student=student,
         training={"seed": seed, "bf16": True},
@@ -87,7 +89,9 @@ def scores_in(report: Any) -> dict[str, Any]:
 def main() -> None:
     parser = arguments(__file__, device=False)
     parser.add_argument("--models", type=Path, help="folder of all-mpnet-base-v2")
-    parser.add_argument("--rows", nargs="*", default=[f"{t}/{c}" for t in TEACHERS for c in CORPORA])
+    parser.add_argument(
+        "--rows", nargs="*", default=[*(f"{t}/{c}" for t in TEACHERS for c in CORPORA), *(f"minilm/{c}" for c in FEW)]
+    )
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
     options: argparse.Namespace = parser.parse_args()
     results = Results(EXPERIMENT)

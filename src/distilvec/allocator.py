@@ -33,7 +33,9 @@ def keep_freed_memory() -> bool:
         return False
     settings = ((_MMAP_THRESHOLD, _LARGEST_BLOCK), (_TRIM_THRESHOLD, _KEPT), (_TOP_PAD, _AHEAD))
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        library = ctypes.CDLL(None)
+        mallopt = library.mallopt
+        library.malloc_trim(0)  # what cutting the student and teaching have left goes back first
     except (OSError, AttributeError):
         return False
     taken = [mallopt(name, value) for name, value in settings]

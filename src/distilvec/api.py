@@ -1,4 +1,4 @@
-"""What people call from Python: `distill`, `run`, `compare`, `choose`, `mine`, `teach`, `train`, `evaluate`, `load`."""
+"""The Python interface: `distill`, `run`, `compare`, `choose`, `mine`, `teach`, `train`, `evaluate`, `load`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distilvec.folders import check, check_file
 from distilvec.judging.loading import read_tasks
 from distilvec.progress import at_work
 from distilvec.recipe import Recipe
-from distilvec.recipe.from_python import GIVEN, corpus_section, recipe_of
+from distilvec.recipe.from_python import GIVEN, corpus_section, opened_recipe, recipe_of, sized
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -76,7 +76,7 @@ def distill(
     from distilvec.choosing import settle_student
     from distilvec.flow.run import run
 
-    recipe = recipe_of(teacher, _sized(student, parameters), corpus, method, output, **sections)
+    recipe = recipe_of(teacher, sized(student, parameters), corpus, method, output, **sections)
     return run(settle_student(recipe, resume=resume), resume=resume)
 
 
@@ -94,7 +94,7 @@ def run(recipe: Recipe | str | Path, *, resume: bool = False) -> Run:
     from distilvec.choosing import settle_student
     from distilvec.flow.run import run as start
 
-    return start(settle_student(_opened(recipe), resume=resume), resume=resume)
+    return start(settle_student(opened_recipe(recipe), resume=resume), resume=resume)
 
 
 @at_work
@@ -142,7 +142,7 @@ def compare(
                 where="compare",
                 remedy="Change the recipe; seeds, tune, reference and output are given by name.",
             )
-        return start(_opened(teacher, output), methods, seeds, tune=tune, reference=reference)
+        return start(opened_recipe(teacher, output), methods, seeds, tune=tune, reference=reference)
     if corpus is None:
         remedy = "Give both as for distill, or a Recipe or the path of its file (.yaml) alone."
         raise DistilvecError("teacher and corpus, or a recipe, are needed", where="compare", remedy=remedy)
@@ -150,19 +150,6 @@ def compare(
         raise DistilvecError("a comparison takes methods, a list", where="method", remedy="Give methods=[...].")
     recipe = recipe_of(teacher, student, corpus, None, output or "out", **sections)
     return start(recipe, methods, seeds, tune=tune, reference=reference)
-
-
-def _opened(recipe: Recipe | str | Path, output: str | Path | None = None) -> Recipe:
-    """A recipe, or that of a file, with another output where one is given."""
-    if isinstance(recipe, Recipe):
-        return recipe if output is None else recipe.model_copy(update={"output": home(str(output))})
-    if not isinstance(recipe, str | Path):
-        raise DistilvecError(
-            f"a {type(recipe).__name__} is no recipe",
-            where="recipe",
-            remedy="Give the path of its file, or distilvec.Recipe.build({...}).",
-        )
-    return Recipe.load(recipe, output=output)
 
 
 @at_work
@@ -182,27 +169,10 @@ def train(
     from distilvec.flow.run import shipped_student
     from distilvec.flow.run import train as start
 
-    recipe = recipe_of(teacher, _sized(student, parameters), corpus, method, output, **sections)
+    recipe = recipe_of(teacher, sized(student, parameters), corpus, method, output, **sections)
     recipe = settle_student(recipe, resume=resume)
     start(recipe, resume=resume)
     return shipped_student(recipe)
-
-
-def _sized(student: Any, parameters: float | str | None) -> Any:
-    """The student's section; `parameters` are those of a student cut out of the teacher.
-
-    Raises:
-        DistilvecError: a student is named as well.
-    """
-    if parameters is None:
-        return student
-    if student is not None:
-        raise DistilvecError(
-            "parameters is the size of a student that is cut out of the teacher, and another student is named",
-            where="parameters",
-            remedy='Leave one of the two out, or give student={"shrink": {"of": ..., "parameters": ...}}.',
-        )
-    return {"shrink": {"parameters": parameters}}
 
 
 @at_work

@@ -1,4 +1,4 @@
-"""Which few of many to take."""
+"""Deterministic subsampling."""
 
 from __future__ import annotations
 

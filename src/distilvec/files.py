@@ -1,4 +1,4 @@
-"""How files become visible, whole or not at all, and how a process holds a folder.
+"""Files that become visible whole or not at all, and folders that a process holds.
 
 What is not whole yet has a random name with one prefix and a lock beside it, which the system drops with its process:
 the next process that writes into the folder removes what no process holds.

@@ -1,4 +1,4 @@
-"""Whose a folder is: one rule for all commands.
+"""The ownership of folders: one rule for all commands.
 
 An output is new or empty, or it carries our manifest, `.distilvec.json`. What the manifest lists is ours to replace and
 to remove; nothing else is touched. How a file becomes visible, and how a process holds a folder, is in `files.py`.
@@ -332,7 +332,7 @@ def aside_name(path: Path) -> Path:
 
 
 def holds_student(folder: Path) -> bool:
-    """Whether a student was shipped into it: sentence-transformers' listing, or one that writes with its settings."""
+    """Tell whether a folder holds a shipped student: with modules.json, or a model that writes with its settings."""
     writes = (folder / "config.json").is_file() and (folder / "generation_config.json").is_file()
     return writes or (folder / "modules.json").is_file()
 

@@ -56,7 +56,7 @@ def read(text: str) -> Any:
 
 
 def _values(node: yaml.Node | None, known: dict[int, int], above: set[int]) -> int:
-    """How many values a node stands for; nodes that several aliases name are looked at once, and count each time.
+    """Count the values that a node stands for; nodes that several aliases name are looked at once, and count each time.
 
     Raises:
         yaml.YAMLError: too many, or a node within itself.

@@ -27,7 +27,7 @@ _BAR = 24
 
 
 class Screen(Protocol):
-    """Where progress is shown; `every` is the seconds between two updates."""
+    """A display of progress; `every` is the seconds between two updates."""
 
     every: float
 

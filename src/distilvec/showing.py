@@ -1,4 +1,4 @@
-"""How results show themselves: a line in a console, the table where they are printed or end a notebook's cell."""
+"""The display of results: a line in a console, the table where they are printed or end a notebook's cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the system says of a file, and what a person can do about it: one place for every command."""
+"""Errors of the system about files, and what a person can do about them: one place for every command."""
 
 from __future__ import annotations
 

@@ -375,7 +375,7 @@ def test_side_by_side_is_as_one_after_the_other(
     for row in found.rows:
         expected = {steps: before[row.name][steps] for steps in row.curve.keys() & before[row.name].keys()}
         assert len(expected) >= 3, "the start and two trainings"
-        assert {steps: row.curve[steps] for steps in expected} == pytest.approx(expected, abs=5e-4)  # ranks turn round
+        assert {steps: row.curve[steps] for steps in expected} == pytest.approx(expected, abs=2e-3)  # ranks turn round
 
 
 def test_parts_that_cannot_be_pickled_stay_in_this_process(

@@ -50,6 +50,7 @@ def _resolved(file: Path, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in RECIPES))
 def test_a_papers_recipe_has_its_published_settings(name: str, tmp_path: Path) -> None:
+    assert name in PUBLISHED, f"add what the paper publishes of {name} to tests/recipe/published.py"
     published = PUBLISHED[name]
     found = _resolved(FOLDER / f"{name}.yaml", tmp_path)
     assert {key: found[key] for key in published} == pytest.approx(published)

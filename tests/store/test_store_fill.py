@@ -56,7 +56,7 @@ def test_shards_differ_from_one_process_in_the_last_bits(
         fill(stores[1], teacher, texts, keys, shard=(number, 2))
     one, two = (store.read(store.rows(keys)).astype(np.float32) for store in stores)
     assert (np.abs(one - two) <= 2e-6 + np.abs(one) * 2**-10).all()  # a step of float16
-    assert (one != two).mean() < 1e-3
+    assert (one != two).mean() < 1e-2
 
 
 def test_stopping_keeps_what_is_encoded(tmp_path: Path, filling: ModuleType) -> None:

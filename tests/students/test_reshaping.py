@@ -99,6 +99,23 @@ def test_a_refit_is_the_least_squares_one() -> None:
     assert refit(moments, weight, None, torch.arange(6)).bias is None
 
 
+def test_a_refit_to_few_tokens_stays_near_the_old_weights() -> None:
+    """As many tokens as inputs: the plain solution fits their noise, and is worse on others than no refit at all."""
+    generator = torch.Generator().manual_seed(0)
+    mixing = torch.eye(60) + 0.05 * torch.randn(60, 60, generator=generator)
+    weight, kept = torch.randn(20, 60, generator=generator), torch.arange(50)
+
+    def missed(tokens: int) -> float:
+        moments = StateMoments(60)
+        moments.add(torch.randn(tokens, 60, generator=generator) @ mixing)
+        found = refit(moments, weight, None, kept).weight
+        others = torch.randn(2000, 60, generator=generator) @ mixing
+        left, old = others @ weight.T - others[:, kept] @ found.T, others[:, 50:] @ weight[:, 50:].T
+        return float(left.square().sum() / old.square().sum())
+
+    assert missed(56) < 1.1 and missed(10_000) < 0.98
+
+
 @pytest.mark.parametrize("kind", ["bert", "xlmr", "modernbert", "qwen3"])
 def test_units_that_do_nothing_go_first(kind: str, tiny_model_folders: dict[str, Path], sentences: list[str]) -> None:
     source = load_student(tiny_model_folders[kind], device="cpu").eval()

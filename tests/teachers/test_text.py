@@ -290,7 +290,7 @@ def test_a_budget_of_tokens_bounds_what_is_read_at_once(tiny_bert: Path, sentenc
         ({"call": len, "dtype": "float16"}, 'unknown key "dtype".*goes with model'),
         ({"vectors": "v.npy", "token_budget": 2}, 'unknown key "token_budget".*goes with model'),
         ({"call": len, "promt": "x"}, 'unknown key "promt".*Did you mean "prompt"'),
-        ({"model": "m", "call": len}, "exactly one of model, call, api and vectors"),
+        ({"model": "m", "call": len}, "exactly one of model, call"),
     ],
 )
 def test_options_that_a_source_has_no_use_for(given: dict[str, Any], word: str) -> None:

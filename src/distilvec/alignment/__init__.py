@@ -1,4 +1,4 @@
-"""Which tokens of two tokenizers stand for the same piece of a text: minimum-edit-distance alignment and others.
+"""Alignment of the tokens of two tokenizers over one text: by minimum edit distance, and in other ways.
 
 `align` and `warping_path` take the token strings of one text; `Aligner` takes token ids of many texts at once and
 remembers the edit distances it has computed. Special tokens are left out by the caller.

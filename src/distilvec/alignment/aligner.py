@@ -1,4 +1,4 @@
-"""Which tokens of a student and of a teacher stand for the same piece of a text."""
+"""Alignment of the tokens of a student and of a teacher that stand for the same piece of a text."""
 
 from __future__ import annotations
 

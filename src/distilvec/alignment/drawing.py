@@ -205,7 +205,7 @@ def alignment_figure(drawn: DrawnText) -> Figure:
 def align_command(
     text: str, student: str | Path, teacher: str | Path, mode: str = "strict", picture: Path | None = None
 ) -> None:
-    """What `distilvec align` does: draw the alignment of a sentence in the terminal, and as a picture if asked.
+    """Draw the alignment of a sentence in the terminal, and as a picture if asked: `distilvec align`.
 
     Args:
         text: a sentence.
@@ -277,7 +277,7 @@ def _printed(character: str) -> str:
 
 
 def _width(word: str) -> float:
-    """Of a token's box, in characters of a fixed width."""
+    """Return the width of a token's box, in characters of a fixed width."""
     return 1 + sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in word)
 
 

@@ -1,5 +1,4 @@
-"""What the entries of a tokenizer add to a text, in bytes: where two tokenizers have read the same text, and which
-entry of one stands for an entry of the other."""
+"""The bytes that a tokenizer's entries add to a text: where two have read the same, and which entries correspond."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a token string says: the marks of its tokenizer taken off, bytes read as text, Unicode and case made alike."""
+"""Token strings as text: the tokenizer's marks taken off, bytes decoded, Unicode and case made alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a student may be at most, and the shapes that use it up."""
+"""The budget of a student, and the shapes that use it up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FLOAT = 4
 
 @dataclass(frozen=True)
 class Budget:
-    """What the student may be at most; None = no limit.
+    """The limits on a student; None = no limit.
 
     Attributes:
         parameters: their number.

@@ -1,4 +1,4 @@
-"""Which students are worth a look: a teacher cut to fewer layers and pieces, narrower ones, static ones."""
+"""Candidates for a student: a teacher cut to fewer layers and pieces, narrower ones, static ones."""
 
 from __future__ import annotations
 

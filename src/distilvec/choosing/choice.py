@@ -53,7 +53,7 @@ class Choice(Shown):
 
     @property
     def measures(self) -> list[str]:
-        """What has to be kept, each for itself."""
+        """The scores that have to be kept, each for itself; agreement if there are no tasks."""
         groups = [group for group in GROUPS if any(group in row.kept.get("free", {}) for row in self.rows)]
         return groups or ["agreement"]
 

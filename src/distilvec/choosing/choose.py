@@ -168,7 +168,7 @@ def check_sample(sample: int) -> None:
 
 
 def source_of(recipe: Recipe) -> tuple[str | None, SentenceTransformer | None]:
-    """What students are cut from: what `auto` or the recipe's own section names, else the first teacher that is one."""
+    """Return name and model that students are cut from: of `auto` or `shrink`, else the first teacher that is one."""
     teachers = models_of(recipe.teachers)
     student = recipe.student
     named = None

@@ -1,4 +1,4 @@
-"""What a training will reach, from how a student's error fell in short ones."""
+"""Extrapolation of a student's agreement from the error that was left after short trainings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--dry-run` prints: stages, sizes, what is trained and kept, expected time, memory and disk.
+"""The output of `--dry-run`: stages, sizes, what is trained and kept, expected time, memory and disk.
 
 Times come from a short probe: the teacher encodes a few texts and the student takes a few steps on them.
 """
@@ -65,7 +65,7 @@ BYTES = {"float16": 2, "float32": 4, "int8": 1}
 
 @dataclass(frozen=True)
 class Probe:
-    """What is probed: a recipe whose places are a folder that goes again, and the recipe as a run will have it."""
+    """The recipe that is probed, in a temporary folder, and the recipe as a run will have it (`real`)."""
 
     recipe: Recipe
     corpus: Corpus
@@ -74,7 +74,7 @@ class Probe:
 
     @property
     def place(self) -> Path:
-        """Where the probe writes."""
+        """The temporary folder that the probe writes into."""
         return self.recipe.place
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Plan:
-    """What a run would do.
+    """The plan of a run.
 
     Attributes:
         lines: (stage, what will happen).

@@ -34,8 +34,8 @@ READINGS = 1.5
 
 
 def probe_method(recipe: Recipe, width: int, teacher: int) -> Method:
-    """What candidates are trained with: the recipe's method where it names one that learns from sentence vectors alone,
-    else `cosine`, without a map where student and teacher are equally wide.
+    """Return the method of the short trainings: the recipe's if it learns from sentence vectors alone, else `cosine`,
+    without a map if student and teacher are equally wide.
 
     Args:
         width, teacher: of the vectors of student and teacher.

@@ -1,4 +1,4 @@
-"""What a candidate is before it is trained: its size, its speed here, and what it keeps of the teacher for free."""
+"""Measures of a candidate before it is trained: its size, its speed here, and what it keeps of the teacher for free."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Measured:
 
 @dataclass
 class Bench:
-    """What all candidates are measured on.
+    """The data that all candidates are measured on.
 
     Attributes:
         recipe: for the student section's other keys, the teachers and the seed.

@@ -1,4 +1,4 @@
-"""What a candidate will keep of its teacher once it is trained: a low end, a middle and a high end.
+"""Prediction of what a candidate keeps of its teacher once it is trained: a low end, a middle and a high end.
 
 Before training, a candidate keeps r of the teacher's score: as it is, or behind the ridge map into the teacher's space
 (the free baseline), whichever is more. Training then closes a share s of the gap that is left:
@@ -64,7 +64,7 @@ class KnownRun:
 
     @property
     def share(self) -> float:
-        """Of the gap to the teacher that training closed."""
+        """The share of the gap to the teacher that training closed."""
         return (self.kept - self.start) / (1 - self.start)
 
 

@@ -72,7 +72,7 @@ def _settled(recipe: Recipe, section: dict[str, Any]) -> Recipe:
 
 
 def _same_choice(out: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    """What was measured; refuses a student that was not chosen, or was chosen for another `auto` or by other tasks."""
+    """Return what was measured; refuse a student not chosen, or chosen for another `auto` or by other tasks."""
     known = read_record(out / PLAN)
     if known and known.get("asked", asked) == asked:
         return known

@@ -61,7 +61,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What all short trainings share.
+    """The data and settings that all short trainings share.
 
     Attributes:
         sample: the texts.

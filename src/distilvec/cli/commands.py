@@ -21,7 +21,7 @@ class TaskKind(StrEnum):
 
 
 class Encoding(StrEnum):
-    """How a pair of texts is read."""
+    """The ways to read a pair of texts."""
 
     joint = "joint"
     separate = "separate"

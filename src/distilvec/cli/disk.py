@@ -1,4 +1,4 @@
-"""What runs leave on the disk, how large it is, and what of it can go."""
+"""The files that runs leave on the disk, how large they are, and which of them can go."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def _walk(folder: Path) -> Iterator[Piece]:
 
 
 def _below(path: Path, around: Mapping[str, Any]) -> Iterator[Piece]:
-    """What a file or folder is, by its name and by the manifest of the folder around it; in others, what is in them."""
+    """Yield a file or folder as the piece that its name and the manifest around it say; else what is in the folder."""
     if TEMPORARY_NAME.fullmatch(path.name):
         yield _left_over(path, _files(path, _ANY, deep=True) if path.is_dir() else (path,))
     elif not path.is_dir():

@@ -1,4 +1,4 @@
-"""What `distilvec doctor` prints: versions, devices, and what each extra would add."""
+"""The output of `distilvec doctor`: versions, devices, and what each extra would add."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class _Printable(logging.Formatter):
 
 
 def _log_to_terminal(debug: bool) -> None:
-    """What distilvec does, in plain lines, and everybody's warnings; with `debug` everything, with its origin."""
+    """Log distilvec's messages in plain lines, and everybody's warnings; with `debug` everything, with its origin."""
     handler = LogLines()
 
     # On the handler: a library that sets a level of its own (bm25s) passes the root's.

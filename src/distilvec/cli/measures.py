@@ -1,4 +1,4 @@
-"""What the commands that look at a model or at texts print, and `distilvec export`."""
+"""The output of the commands that look at a model or at texts, and `distilvec export`."""
 
 from __future__ import annotations
 

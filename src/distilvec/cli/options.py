@@ -1,4 +1,4 @@
-"""What the commands have in common: how they print, and options that several have."""
+"""The common parts of the commands: printing, and options that several have."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Output = Annotated[
 
 
 class Engine(StrEnum):
-    """What teaches."""
+    """The engines that teaching runs on."""
 
     process = "process"
     ray = "ray"

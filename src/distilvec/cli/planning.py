@@ -6,12 +6,16 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from distilvec.cli.options import Changes, Output, Quiet, integers, say
 from distilvec.errors import DistilvecError
+
+if TYPE_CHECKING:
+    from distilvec.choosing import Budget
+    from distilvec.recipe import Recipe
 
 
 def plan(
@@ -60,10 +64,8 @@ def plan(
                 raise DistilvecError(f"this is a number of texts, not {rows}", where="--rows")
             say(scale(loaded, int(rows), Devices.read(devices or "1"), price_per_hour).text())
             return
-        from distilvec.choosing import KEEP, SAMPLE, compile_budget, write_plan
+        from distilvec.choosing import KEEP, SAMPLE
         from distilvec.choosing.choose import choose
-        from distilvec.choosing.compiled import SAMPLE as FOR_BUDGET
-        from distilvec.folders import claim
 
         sizes: dict[str, Any] = {
             "layers": _numbers(layers, "--layers"),
@@ -71,17 +73,25 @@ def plan(
         }
         budget = _budget(parameters, megabytes, latency)
         if budget:
-            if output is not None:
-                claim(output)  # now, not when everything is measured
-            texts = FOR_BUDGET if sample is None else sample
-            compiled = compile_budget(loaded, budget, sample=texts, steps=probe_steps or 0)
-            say(compiled.text())
-            if output is not None:
-                say(f"picture     {write_plan(compiled, output)}")
+            _plan_budget(loaded, budget, output, sample=sample, steps=probe_steps or 0)
             return
         sizes |= {"keep": KEEP if keep is None else keep, "sample": SAMPLE if sample is None else sample}
         choice = choose(loaded, probe_steps=probe_steps or 0, **sizes)
         say(choice.text())
+
+
+def _plan_budget(recipe: Recipe, budget: Budget, output: Path | None, *, sample: int | None, steps: int) -> None:
+    """The best student within a budget, in words and, with an output, as a picture."""
+    from distilvec.choosing import compile_budget, write_plan
+    from distilvec.choosing.compiled import SAMPLE
+    from distilvec.folders import claim
+
+    if output is not None:
+        claim(output)  # now, not when everything is measured
+    compiled = compile_budget(recipe, budget, sample=SAMPLE if sample is None else sample, steps=steps)
+    say(compiled.text())
+    if output is not None:
+        say(f"picture     {write_plan(compiled, output)}")
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
@@ -106,7 +116,7 @@ def _planned(
     text: str | None,
     tasks: Sequence[str] | None,
 ) -> Iterator[Any]:
-    """What `distilvec plan` is about: a recipe's file, or a teacher and a corpus.
+    """Yield the recipe that `distilvec plan` is about: from a file, or made of a teacher and a corpus.
 
     Raises:
         DistilvecError: neither, or both.

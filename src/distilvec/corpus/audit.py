@@ -1,4 +1,4 @@
-"""What is wrong with a row, said before anything expensive happens; and the count of all that was found."""
+"""Checks of a corpus' rows before anything expensive happens, and the counts of what they found."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Item:
 
 @dataclass
 class Audit:
-    """What was found in a source.
+    """The counts of what was read from a source, kept and rejected.
 
     Attributes:
         read: rows read.
@@ -95,7 +95,7 @@ class Audit:
 
     @property
     def noun(self) -> str:
-        """What the items are called: texts, images or molecules."""
+        """The word for the items: texts, images or molecules."""
         return f"{self.modality}s"
 
     def __str__(self) -> str:
@@ -176,7 +176,7 @@ def _teacher_text(value: Any, wanted: ColumnNames) -> str:
 
 
 def _absent(value: Any) -> bool:
-    """Of nothing, NaN, an empty word or pandas' NA."""
+    """Tell whether a value is missing: None, NaN, an empty string or pandas' NA."""
     if isinstance(value, str):
         return not value
     return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ == "NAType"

@@ -1,4 +1,4 @@
-"""What a training step knows of its items."""
+"""The items of one training step."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class LabelColumn:
 
     @property
     def names(self) -> list[str]:
-        """What the codes mean, in their order; empty where labels came as numbers."""
+        """The class names of the codes, in their order; empty if labels came as numbers."""
         return [] if self._names is None else self._names.names
 
     def close(self) -> tuple[dict[str, Any] | None, list[str] | None]:

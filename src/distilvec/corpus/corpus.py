@@ -11,15 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, Audit, Problem, Rejections, check, percentiles
-from distilvec.corpus.column_names import ColumnNames, named_columns
+from distilvec.corpus.column_names import ColumnNames, ColumnOptions
 from distilvec.corpus.columns import ITEMS, TextColumn, open_numbers
 from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest
-from distilvec.corpus.keys import PAIR, Components, canonical_keys, folded
+from distilvec.corpus.keys import PAIR, canonical_keys, folded
 from distilvec.corpus.sources import Source, find_source
 from distilvec.corpus.split import USUAL_SHARE, share_for
 from distilvec.corpus.writer import CorpusWriter
@@ -183,21 +183,11 @@ def read_corpus(
     source: Any,
     folder: str | Path,
     *,
-    text: str | Sequence[str] = "text",
-    label: str | None = None,
-    domain: str | None = None,
-    role: str | None = None,
-    teacher_text: str | None = None,
-    joint: bool = False,
     holdout: float | None = None,
     strict: bool = False,
-    max_characters: int = 20_000,
     limit: int | None = None,
-    modality: str | None = None,
-    components: Components = "largest",
-    repeated: bool = False,
-    made: float = 0.0,
     revision: str | None = None,
+    **columns: Unpack[ColumnOptions],
 ) -> Corpus:
     """Read, audit and split a corpus, or open what an equal call has left in `folder`.
 
@@ -210,32 +200,14 @@ def read_corpus(
             Images: a folder of image files, however deep; .npz; or columns (bytes, paths, data URIs) or lists of them.
             Molecules: .smi (a SMILES a line, then white space and a name or nothing), or columns or lists of SMILES.
         folder: where the prepared corpus goes; other files in it are left alone.
-        text: the text column, or those of a pair (anchor, positive) or triplet (and negatives, which a row may lack).
-            Pairs are flattened, unless they are `joint`; their rows share a group. "text" stands for "image" with
-            images (in .npz: the only array of images) and for "smiles" with molecules.
-        label: column of class names, class indices or scores. A folder of images has the columns "folder" (the
-            sub-folder an image lies in) and "path".
-        domain: column naming each text's domain.
-        role: column that tells queries ("query", "anchor") from documents ("document", "passage", "positive").
-        teacher_text: column that the teacher reads instead. Several text columns are then one text in several
-            languages: all have this one lesson, later ones are positives of the first, and a row may lack the third.
-        joint: make one item of a row's two texts, with `keys.PAIR` (U+001E) between them; student and teacher read
-            it as their tokenizers encode a pair.
         holdout: share in [0, 1) kept out of training; None = 2 %, of a small corpus about 120 items, at most a fifth
             (`split.share_for`). It goes by the hash of the text (of a pair's first text): with a given share an item
             stays on its side when the corpus is reordered or grows. A text of a held-out pair that another pair trains
             on is left out of both sides and counted (`Audit.shared`): what is held out is never trained on.
         strict: fail on the first row that would be left out, duplicates of single texts included.
-        max_characters: longer texts are rejected; images and molecules have limits of their own.
         limit: stop after so many rows.
-        modality: text, image or molecule; None = image for a folder of images and .npz, molecule for .smi, else text.
-        components: of molecules made of several (salts, mixtures): "largest" keeps that with most heavy atoms, "keep"
-            keeps all, "reject" leaves the row out.
-        repeated: keep an item each time that it occurs, with its label there; a joint pair is one item. Pairs that are
-            not joint are kept anyway.
-        made: for each single text that is trained on, about so many more are made of the texts read around it: parts
-            of them, and the beginning of one with the end of another of the same domain. They are trained on alone.
         revision: of a data set of the hub: a commit, branch or tag; None = its newest.
+        columns: which columns are read as what, and as which kind of item.
 
     Raises:
         DistilvecError: arguments that make no sense.
@@ -247,44 +219,30 @@ def read_corpus(
     if limit is not None and limit < 1:
         raise DistilvecError(f"limit is at least 1, not {limit}", where="corpus.limit")
     folder = Path(folder)
-    origin = find_source(source, modality, folder=folder, revision=revision)
-    wanted = named_columns(
-        text,
-        label=label,
-        domain=domain,
-        role=role,
-        teacher_text=teacher_text,
-        max_characters=max_characters,
-        joint=joint,
-        kind=origin.kind,
-        components=components,
-        repeated=repeated,
-        made=made,
-    )
-    options = {**wanted.options(), "holdout": holdout, "strict": strict, "limit": limit, "format": FORMAT}
-    if joint:  # held out by the first text; prepared before, it was by both
-        options["split"] = "first text"
-    if wanted.label or wanted.domain or wanted.role:  # which of their values count; raised when that changes
-        options["audit"] = 2
+    origin = find_source(source, columns.get("modality"), folder=folder, revision=revision)
+    wanted = ColumnNames.of(origin.kind, columns)
+    options = _options(wanted, holdout=holdout, strict=strict, limit=limit)
     digest = _digest(origin, options)
-    ready = _reusable(folder, digest)
-    if ready is not None:
+    if (ready := _reusable(folder, digest)) is not None:
         return ready
     with new_files(folder) as partial:
-        first = USUAL_SHARE if holdout is None else holdout
-        manifest = _prepare(origin, partial, wanted, holdout=first, strict=strict, limit=limit)
-        share = share_for(manifest["audit"]["kept"])
-        # A small corpus is read again in no time; an iterator, which has no fingerprint, cannot be.
-        if holdout is None and share > first and origin.fingerprint is not None:
-            for file in partial.iterdir():
-                file.unlink()
-            manifest = _prepare(origin, partial, wanted, holdout=share, strict=strict, limit=limit)
+        manifest = _prepare_split(origin, partial, wanted, holdout=holdout, strict=strict, limit=limit)
         publish(partial, folder, {"source": {"name": origin.name, "digest": digest}, "options": options, **manifest})
     if origin.forget is not None:
         origin.forget(wanted.columns)
     corpus = Corpus.open(folder)
     _LOG.info("%s: %s", origin.name, corpus.audit)
     return corpus
+
+
+def _options(wanted: ColumnNames, **others: Any) -> dict[str, Any]:
+    """Return the settings that a prepared corpus depends on, besides its source."""
+    options = {**wanted.options(), **others, "format": FORMAT}
+    if wanted.joint:  # held out by the first text; prepared before, it was by both
+        options["split"] = "first text"
+    if wanted.label or wanted.domain or wanted.role:  # which of their values count; raised when that changes
+        options["audit"] = 2
+    return options
 
 
 def _digest(source: Source, options: dict[str, Any]) -> str | None:
@@ -302,6 +260,21 @@ def _reusable(folder: Path, digest: str | None) -> Corpus | None:
         return Corpus.open(folder)
     except (DataError, KeyError, TypeError):
         return None
+
+
+def _prepare_split(
+    source: Source, partial: Path, wanted: ColumnNames, *, holdout: float | None, strict: bool, limit: int | None
+) -> dict[str, Any]:
+    """`_prepare` with the share given, or with one that is enough for the items that there are."""
+    first = USUAL_SHARE if holdout is None else holdout
+    manifest = _prepare(source, partial, wanted, holdout=first, strict=strict, limit=limit)
+    share = share_for(manifest["audit"]["kept"])
+    # A small corpus is read again in no time; an iterator, which has no fingerprint, cannot be.
+    if holdout is not None or share <= first or source.fingerprint is None:
+        return manifest
+    for file in partial.iterdir():
+        file.unlink()
+    return _prepare(source, partial, wanted, holdout=share, strict=strict, limit=limit)
 
 
 def _prepare(

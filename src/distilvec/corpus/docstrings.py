@@ -86,7 +86,7 @@ def _collect(limit: int | None, seed: int) -> list[dict[str, str]]:
 
 
 class _Seen:
-    """What was said before, in whole, at the beginning, or nearly so."""
+    """The pairs so far; recognises a repeat by the beginning or end of its texts, or as a near duplicate."""
 
     def __init__(self) -> None:
         self._marks: set[str] = set()

@@ -1,4 +1,4 @@
-"""Which keys were there before, in 8 to 16 bytes a key."""
+"""Recognition of repeated keys, in 8 to 16 bytes a key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def first_of_equal(keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Of each of the rows, int64 [m], the place among them of the first with its key, of uint8 [n, 16]."""
+    """Return per row the position in `rows` of the first with the same first 8 bytes of its key [n, 16]: int64 [m]."""
     halves = np.ascontiguousarray(keys[rows, :8]).view(np.uint64)[:, 0]
     _, first, kind = np.unique(halves, return_index=True, return_inverse=True)
     return np.asarray(first[kind])

@@ -1,7 +1,7 @@
-"""Why something cannot be an item."""
+"""The error of an input that cannot be an item."""
 
 from __future__ import annotations
 
 
 class Problem(Exception):
-    """Why a row cannot be used, in two or three words; the same words are counted in `Audit.rejected`."""
+    """The reason why a row cannot be used, in two or three words; `Audit.rejected` counts the same words."""

@@ -1,4 +1,4 @@
-"""What a corpus can be read from, and how to tell that it has not changed since."""
+"""The sources that a corpus can be read from, and how to tell that one has not changed since."""
 
 from __future__ import annotations
 

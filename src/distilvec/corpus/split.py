@@ -1,4 +1,4 @@
-"""What is trained on and what is held out."""
+"""The split of a corpus into what is trained on and what is held out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Python hands over as a corpus: frames, Arrow tables, data sets and lists as rows, everything else refused.
+"""Corpora given from Python: frames, Arrow tables, data sets and lists as rows; everything else is refused.
 
 Iterating over a frame gives the names of its columns, and over a dictionary of splits their names: both would be
 trained on as if they were the texts.

@@ -129,7 +129,7 @@ class CorpusWriter:
             self._made.update((key.tobytes(), False) for key in keys[fresh])
 
     def _was_made(self, key: bytes) -> bool:
-        """Whether a text was made before it came: it is there and trained on, whatever its hash says of holding out."""
+        """Tell whether a text was made before it came; then it is trained on, whatever its hash says of holding out."""
         came = self._made.get(key)
         if came is None or (came and not self.wanted.repeated):  # then a repetition like any other
             return False

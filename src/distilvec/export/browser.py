@@ -87,7 +87,7 @@ def export_web(
 
 
 def pipeline_options(student: SentenceTransformer) -> dict[str, Any] | None:
-    """What transformers.js' `feature-extraction` has to be told to do what the student does; None where it cannot."""
+    """Return the options by which transformers.js' `feature-extraction` does what the student does; None if none do."""
     from sentence_transformers.base.modules import Normalize
     from sentence_transformers.sentence_transformer.modules import Pooling
 
@@ -106,7 +106,7 @@ def pipeline_options(student: SentenceTransformer) -> dict[str, Any] | None:
 
 
 def _write_layout(student: SentenceTransformer, source: Path, made: Path) -> None:
-    """What transformers.js reads beside the graphs, `encoder.js` and a page that says how to use both.
+    """Write what transformers.js reads besides the graphs, `encoder.js`, and a page that says how to use both.
 
     Raises:
         DistilvecError: the weights do not fit into one file.

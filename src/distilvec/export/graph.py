@@ -73,7 +73,7 @@ def backend_tokenizer(student: SentenceTransformer) -> Any:
 
 
 def weight_bytes(student: SentenceTransformer) -> int:
-    """Of all parameters, in memory."""
+    """Count the bytes of all parameters, in memory."""
     return sum(parameter.numel() * parameter.element_size() for parameter in student.parameters())
 
 

@@ -1,4 +1,4 @@
-"""What an export gave: files, agreement with torch, size and speed."""
+"""The results of an export: files, agreement with torch, size and speed."""
 
 from __future__ import annotations
 

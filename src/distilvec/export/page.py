@@ -83,7 +83,7 @@ def write_page(made: Path, student: SentenceTransformer, texts: Sequence[str], t
 
 
 def page_bytes(page: Path) -> int:
-    """Of all files of a page: what a server holds, and at most what a browser fetches."""
+    """Count the bytes of all files of a page: what a server holds, and at most what a browser fetches."""
     return sum(file.stat().st_size for file in page.rglob("*") if file.is_file())
 
 

@@ -61,7 +61,7 @@ Scores = dict[str, Score]
 
 
 class Bench:
-    """What all runs share.
+    """The parts that all runs of a comparison share.
 
     Args:
         recipe: of the comparison, with teachers and student.
@@ -144,11 +144,11 @@ class Bench:
         return replace(self.prepared[name], recipe=recipe, start=later_start(recipe, self.corpus, self.teachers))
 
     def holds_for(self, one: Prepared) -> list[str]:
-        """What results of a training hold for: its recipe, all that is shared, and the code of a method not ours."""
+        """Return what a training's results hold for: its recipe, what is shared, the code of a user's own method."""
         return [one.recipe.to_yaml(), self.identity, *([] if one.code is None else [one.code])]
 
     def known(self, file: Path, one: Prepared) -> dict[str, Any]:
-        """What a finished training left in `file`; empty if it is not finished, or its method's code is another now.
+        """Return what a finished training left in `file`; empty if it is unfinished, or its method's code has changed.
 
         Keys that do not decide the student (where things lie, how a teacher is asked) may have changed.
 
@@ -319,7 +319,7 @@ def made_of_held_out(recipe: Recipe, named: Sequence[JudgingTask]) -> bool:
 
 
 def compared_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) -> list[JudgingTask]:
-    """What methods are judged by: as a run's students, and by the teacher's neighbours where nothing else is there."""
+    """Return the tasks that methods are judged by: those of a run, or the teacher's neighbours if there are none."""
     if supervises(recipe) and not named:
         return []
     tasks = judging_tasks(recipe, corpus, named)

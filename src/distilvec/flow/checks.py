@@ -1,4 +1,4 @@
-"""What can be seen to fail before any teaching, and before anything of an earlier run is moved."""
+"""Checks for failures that can be seen before any teaching, and before anything of an earlier run is moved."""
 
 from __future__ import annotations
 

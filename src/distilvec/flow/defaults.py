@@ -50,11 +50,15 @@ def with_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
     student = (_further(recipe, row, method) | given) if recipe.method.is_open else section
     rate, training = recipe.optimizer.lr, recipe.training
     epochs, batch = training.epochs or row.epochs(texts), training.batch_size or row.batch_size
-    if None in (rate, training.epochs, training.batch_size):
+    left_open = {
+        f"learning rate {row.lr:g}": rate,
+        f"{epochs:g} {'epoch' if epochs == 1 else 'epochs'}": training.epochs,
+        f"batches of {batch}": training.batch_size,
+    }
+    if filled_in := [told for told, value in left_open.items() if value is None]:
         chosen.append(
-            f"training: learning rate {rate or row.lr:g}, {epochs:g} {'epoch' if epochs == 1 else 'epochs'}, batches "
-            f"of {batch}, as there are {texts:,} {corpus.kind.noun} to train on and the student is {row.kind} (see "
-            f"{row.evidence})"
+            f"training: {', '.join(filled_in)}, as there are {texts:,} {corpus.kind.noun} to train on and the student "
+            f"is {row.kind} (see {row.evidence})"
         )
     data = recipe.model_dump()
     data |= {"student": student, "method": method}

@@ -97,30 +97,31 @@ def finetune(
         EnvironmentProblem: peft is missing, or no room.
         Interrupted: Ctrl-C or SIGTERM, after a checkpoint is saved; the same call goes on.
     """
+    target = named(home(str(output)))
     if launched()[1] > 1:
         raise DistilvecError("fine-tuning runs in one process", remedy="Start it without torchrun.")
-    target = named(home(str(output)))
     check_model(target)
+    _finetune_into(
+        target,
+        student=_student(model, max_length, pooling, lora),
+        corpus={"path": data, "text": _columns(task, text), "label": label, **_AS_GIVEN},
+        task={"kind": task, "alpha": 1.0, "encoding": encoding, "label": label, "validation": validation, "test": test},
+        training={"epochs": 3, "batch_size": 16, **(training or {})},
+        optimizer={"lr": RATE if lora is False else 1e-4, "heads_lr": 1e-3, **(optimizer or {})},
+    )
+    return target
+
+
+def _finetune_into(target: Path, **sections: Any) -> None:
+    """Fine-tune by a recipe of these sections, in a folder of its own beside the target, one call at a time."""
     with alone_in(target.absolute().parent, f".{target.name}.finetune.lock"):
         work = target.absolute().parent / f".{target.name}.finetune"
         try:
-            head = {"kind": task, "alpha": 1.0, "encoding": encoding, "label": label}
-            recipe = recipe_of(
-                None,
-                _student(model, max_length, pooling, lora),
-                {"path": data, "text": _columns(task, text), "label": label, **_AS_GIVEN},
-                "sft",
-                work,
-                task={**head, "validation": validation, "test": test},
-                training={"epochs": 3, "batch_size": 16, **(training or {})},
-                optimizer={"lr": RATE if lora is False else 1e-4, "heads_lr": 1e-3, **(optimizer or {})},
-            )
-            _finetune(recipe, target, work)
+            _finetune(recipe_of(None, method="sft", output=work, **sections), target, work)
         finally:
             # Ours, and nothing to go on from.
             if folders.read(work) and not any(work.glob("checkpoints/checkpoint-*/trainer_state.json")):
                 folders.remove_all(work)
-    return target
 
 
 def _finetune(recipe: Recipe, target: Path, work: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ def fit(prepared: Prepared, lessons: Lessons, *, resume: bool = False) -> Traine
             teacher.rest()
     with adapted(recipe, student):
         fitted = training.fit(student, method, _material(prepared, lessons, task), _settings(prepared), resume=resume)
+    gc.collect()  # optimiser and gradients, which hold each other, before the student is opened once more
     return Trained(student, fitted)
 
 

@@ -1,4 +1,4 @@
-"""What a comparison's results hold for, by content: everything but the methods and the seeds."""
+"""The identity of a comparison's results, by content: everything but the methods and the seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured while training and at the end."""
+"""Measurements while training and at the end."""
 
 from __future__ import annotations
 
@@ -277,9 +277,7 @@ def _chosen_by(recipe: Recipe, output: Path) -> set[str] | None:
 
 
 def _alike(one: StudentSection | None, other: StudentSection | None) -> bool:
-    """Whether two sections are equal but for the space, which the method settles, and the hub's commit, which a run
-    writes into its recipe.
-    """
+    """Tell whether two sections are equal but for `space`, set by the method, and `revision`, written by a run."""
     if one is None or other is None:
         return False
     return one.model_dump(exclude={"space", "revision"}) == other.model_dump(exclude={"space", "revision"})

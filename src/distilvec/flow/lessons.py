@@ -32,7 +32,7 @@ HELD_OUT = 1000
 
 @dataclass(frozen=True)
 class Lessons:
-    """What training learns from.
+    """The teachers' and scorers' answers that training learns from.
 
     Attributes:
         taught: the teachers with filled stores, as the student meets them: combined ones are one.

@@ -111,13 +111,13 @@ def _digest(recipe: Recipe, corpus: Corpus, further: Corpus | None, teacher: Tea
 
 
 def _on_neither_side(corpus: Corpus) -> list[int]:
-    """How many pairs are; nothing where there are none: summaries of earlier versions, which left them out, hold."""
+    """Count the pairs on neither side: [count], or [] if none, as in summaries of versions that did not count them."""
     count = 0 if corpus.groups is None else len(Pairs.on_neither_side(corpus).anchors)
     return [count] if count else []
 
 
 class SearchCost(NamedTuple):
-    """What a mining would take: queries, documents, products of two vectors, and seconds of this machine."""
+    """The estimated cost of a mining: queries, documents, products of two vectors, and seconds on this machine."""
 
     queries: int
     documents: int

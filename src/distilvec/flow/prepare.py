@@ -238,7 +238,7 @@ class Prepared:
 
     @property
     def place(self) -> Path:
-        """Where the prepared corpus, token ids and stores are kept."""
+        """The folder of the prepared corpus, token ids and stores."""
         return self.recipe.place
 
     @property

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(repr=False)
 class Run(Shown):
-    """What a run leaves: the folder, the student as it ships, and the record behind the report."""
+    """The results of a run: the folder, the student as it ships, and the record behind the report."""
 
     folder: Path
     student: SentenceTransformer

@@ -43,7 +43,7 @@ _LATER = {"space", "fold", "router", "router_balance", "remember", "lora", "exte
 
 
 class Start:
-    """Where the untrained student lies.
+    """The untrained student, of which fresh copies are opened.
 
     Args:
         open_one: opens a fresh copy.
@@ -181,63 +181,8 @@ def make_student(
     Raises:
         DistilvecError: it has not been chosen yet, or cannot be made of what the section names.
     """
-    seen = Seen() if seen is None else seen
-
-    def source(name: str) -> SentenceTransformer:
-        return source_model(name, section, teachers)
-
-    texts = LazyTexts(corpus.texts, corpus.train_rows)
     torch.manual_seed(seed)
-    if section.model is not None:
-        longest = section.max_length if section.extend_length else None
-        student = load_student(
-            at_revision(section.model, section.revision),
-            max_length=longest,
-            pooling=section.pooling,
-            trust_remote_code=section.trust_remote_code,
-        )
-    elif section.shrink is not None:
-        from distilvec.students import shrink
-
-        cut, of = section.shrink, given(section.shrink.of, "student.shrink.of")
-        sizes = cut.model_dump(exclude={"of", "parameters"})
-        fitted = any(sizes[name] for name in ("vocabulary", "embedding", "inner", "heads", "width"))
-        model = seen.get(("model", of, section.pooling, section.revision), lambda: source(of))
-        student, _ = shrink(model, **sizes, texts=texts if fitted else None, domains=_domains(corpus), seen=seen)
-    elif section.fresh is not None:
-        from distilvec.students.fresh_models import FRESH_LENGTH, fresh
-
-        size = section.fresh
-        student = fresh(
-            layers=size.layers,
-            width=size.width,
-            heads=size.heads,
-            tokenizer=size.tokenizer,
-            vocabulary=size.vocabulary,
-            texts=texts.sampled(LEARNED),
-            init_from=source(size.embeddings_from) if size.embeddings_from else None,
-            max_length=section.max_length or FRESH_LENGTH,
-        )
-    elif section.static is not None:
-        from distilvec.students import static
-
-        table = section.static
-        student = static(
-            source(table.of),
-            dimensions=table.dimensions,
-            vocabulary=table.vocabulary,
-            texts=texts,
-            domains=_domains(corpus),
-            cache=corpus.folder.parent / "pieces",
-        )
-    elif (network := next((name for name in NETWORKS if getattr(section, name) is not None), None)) is not None:
-        student = NETWORKS[network](**getattr(section, network).model_dump())
-    else:
-        raise DistilvecError(
-            "it has not been chosen yet",
-            where="student.auto",
-            remedy="`distilvec plan RECIPE` names a student; `run` and `train` choose it themselves.",
-        )
+    student = _made(section, teachers, corpus, Seen() if seen is None else seen)
     if section.upcycle is not None:
         from distilvec.students import upcycle
 
@@ -249,6 +194,52 @@ def make_student(
     if section.max_length:
         limit_length(student, section.max_length)
     return with_dropout(student, section.dropout)
+
+
+def _made(
+    section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seen: Seen
+) -> SentenceTransformer:
+    """The student as its section names it, before what is done to any of them."""
+    texts = LazyTexts(corpus.texts, corpus.train_rows)
+
+    def source(name: str) -> SentenceTransformer:
+        return source_model(name, section, teachers)
+
+    if section.model is not None:
+        return load_student(
+            at_revision(section.model, section.revision),
+            max_length=section.max_length if section.extend_length else None,
+            pooling=section.pooling,
+            trust_remote_code=section.trust_remote_code,
+        )
+    if section.shrink is not None:
+        from distilvec.students import shrink
+
+        cut, of = section.shrink, given(section.shrink.of, "student.shrink.of")
+        sizes = cut.model_dump(exclude={"of", "parameters"})
+        fitted = any(sizes[name] for name in ("vocabulary", "embedding", "inner", "heads", "width"))
+        model = seen.get(("model", of, section.pooling, section.revision), lambda: source(of))
+        return shrink(model, **sizes, texts=texts if fitted else None, domains=_domains(corpus), seen=seen)[0]
+    if section.fresh is not None:
+        from distilvec.students.fresh_models import FRESH_LENGTH, fresh
+
+        sizes = section.fresh.model_dump(exclude={"embeddings_from"})
+        init_from = source(section.fresh.embeddings_from) if section.fresh.embeddings_from else None
+        longest = section.max_length or FRESH_LENGTH
+        return fresh(**sizes, texts=texts.sampled(LEARNED), init_from=init_from, max_length=longest)
+    if section.static is not None:
+        from distilvec.students import static
+
+        sizes = section.static.model_dump(exclude={"of"})
+        pieces = corpus.folder.parent / "pieces"
+        return static(source(section.static.of), **sizes, texts=texts, domains=_domains(corpus), cache=pieces)
+    if (network := next((name for name in NETWORKS if getattr(section, name) is not None), None)) is not None:
+        return NETWORKS[network](**getattr(section, network).model_dump())
+    raise DistilvecError(
+        "it has not been chosen yet",
+        where="student.auto",
+        remedy="`distilvec plan RECIPE` names a student; `run` and `train` choose it themselves.",
+    )
 
 
 def _domains(corpus: Corpus) -> np.ndarray | None:

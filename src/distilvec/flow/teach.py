@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from distilvec.evenly import evenly_spaced, sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.progress import Ticker
 from distilvec.recipe import TeacherSection
-from distilvec.store import FillReport, SignalStore, fill
+from distilvec.store import FillOptions, FillReport, SignalStore, fill
 from distilvec.store.layout import note_precision
 from distilvec.store.statistics import Statistics
 from distilvec.store.turns import alone
@@ -87,7 +87,7 @@ class Taught:
 
     @property
     def info(self) -> TeacherInfo:
-        """What a method may know of it."""
+        """The facts about the teacher that a method may know."""
         return self._info(self.store.statistics())
 
     def _info(self, statistics: Statistics) -> TeacherInfo:
@@ -128,7 +128,7 @@ def class_order(teacher: Teacher, wanted: Wanted, task: Task | None) -> np.ndarr
 
 
 def teacher_info(teacher: Teacher, axes: int | None = None) -> TeacherInfo:
-    """What a method may know of a teacher that has not taught yet, and keeps its token states on so many axes."""
+    """Return what a method may know of a teacher before it teaches; its token states are kept on `axes` axes."""
     card = teacher.card
     return TeacherInfo(
         name=card.name,
@@ -216,7 +216,7 @@ def fill_store(
     corpus: Corpus,
     wanted: Wanted = NOTHING,
     rows: np.ndarray | None = None,
-    **options: Any,
+    **options: Unpack[FillOptions],
 ) -> FillReport:
     """Teach what a store lacks of a corpus, or of some rows of it; options are those of `fill`."""
     texts = LazyTexts(corpus.teacher_texts, range(len(corpus)) if rows is None else rows)

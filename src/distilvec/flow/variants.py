@@ -25,7 +25,7 @@ _OWN = re.compile(r"([\w.]+:[^\W\d][\w.]*)(?::(.*))?", re.DOTALL)
 
 @dataclass(frozen=True)
 class _Row:
-    """What a row of a comparison is.
+    """One row of a comparison.
 
     Attributes:
         name: of the method.

@@ -1,4 +1,4 @@
-"""Which tokens to keep: by probability mass, or by a share of the best."""
+"""Selection of tokens: by probability mass, or by a share of the best."""
 
 from __future__ import annotations
 

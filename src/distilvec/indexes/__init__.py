@@ -1,4 +1,4 @@
-"""What an old index and a model have to do with each other: `check_index`, and `adapt`, which makes a model fit."""
+"""Old indexes and models: `check_index` tells whether they fit, and `adapt` makes a model fit."""
 
 from distilvec.indexes.adapting import Adaptation, adapt
 from distilvec.indexes.checking import check_index

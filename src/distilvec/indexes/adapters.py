@@ -51,7 +51,7 @@ class PairMoments:
 
     @property
     def means(self) -> tuple[Array, Array]:
-        """Of x, [d], and of y, [D]."""
+        """The means of x, [d], and of y, [D]."""
         return self._x / self.count, self._y / self.count
 
     @property

@@ -75,7 +75,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What came out.
+    """The result of `adapt`.
 
     Attributes:
         model: folder of the new model.
@@ -137,6 +137,20 @@ class Adaptation:
         return {**asdict(self), "model": self.model.name}
 
 
+def _check_arguments(limit: int, queries: Any, query_vectors: Any) -> None:
+    """Refuse what needs no data to be refused."""
+    if limit < FEWEST:
+        raise DistilvecError(
+            f"a map that is fitted to {limit} rows is none", where="limit", remedy=f"At least {FEWEST}."
+        )
+    if query_vectors is not None and queries is None:
+        raise DistilvecError(
+            "these are vectors of queries, and there are no queries",
+            where="query_vectors",
+            remedy="Give the queries too (--queries).",
+        )
+
+
 @at_work
 def adapt(
     model: str | Path,
@@ -170,22 +184,13 @@ def adapt(
         DataError: vectors or texts cannot be read, differ in number, hold NaN, infinity or rows of zeros, or are fewer
             than 100 different texts.
     """
-    if limit < FEWEST:
-        raise DistilvecError(
-            f"a map that is fitted to {limit} rows is none", where="limit", remedy=f"At least {FEWEST}."
-        )
+    _check_arguments(limit, queries, query_vectors)
     target = named(Path(output).expanduser())
     check_model(target, new=True)
     matrix, table = read_vectors(vectors, texts)
     where = str(vectors) if isinstance(vectors, str | Path) else "vectors"
     unit_length = _refuse_damaged(matrix, where)
     distinct = _distinct(table, where)
-    if query_vectors is not None and queries is None:
-        raise DistilvecError(
-            "these are vectors of queries, and there are no queries",
-            where="query_vectors",
-            remedy="Give the queries too (--queries).",
-        )
     asked = None if queries is None else read_queries(queries, query_vectors, table, matrix.shape[1])
     base = _normalized(_open(model, device))
     order = distinct[np.random.default_rng(seed).permutation(len(distinct))]
@@ -196,20 +201,12 @@ def adapt(
     adapted = _behind(base, [*best.modules()], normalize=unit_length)
     shipped = CachedEncoder(adapted, name="the adapted model")
     made = shipped.document([table[row] for row in maps.report])
-    recall, repeated = maps.recall(made, reporting=True), len(matrix) - len(distinct)
-    result = Adaptation(
-        model=target,
-        chosen=chosen,
-        points=[point for each in curve for _, point in each],
-        recall=recall,
-        agreement=agreement(np.asarray(matrix[maps.report], np.float32), made, shared_space=True),
-        rows=len(matrix),
-        repeated=repeated,
-        held=held,
-        searched=len(maps.searched),
-        queries=None if asked is None else asked.scores(shipped.query(asked.texts), matrix),
-        notes=_notes(recall, len(maps.searched), repeated),
-    )
+    recall, repeated, searched = maps.recall(made, reporting=True), len(matrix) - len(distinct), len(maps.searched)
+    points = [point for each in curve for _, point in each]
+    alike = agreement(np.asarray(matrix[maps.report], np.float32), made, shared_space=True)
+    found = None if asked is None else asked.scores(shipped.query(asked.texts), matrix)
+    counts = (len(matrix), repeated, held, searched)
+    result = Adaptation(target, chosen, points, recall, alike, *counts, found, _notes(recall, searched, repeated))
     ship(adapted, target, beside=[functools.partial(_write, result, Path(model).name)])
     return result
 
@@ -248,7 +245,7 @@ class _Maps:
         return [self.best_of_each_kind(rows[:size]) for size in sizes]
 
     def best_of_each_kind(self, rows: Rows) -> list[tuple[Map, Point]]:
-        """Of every kind the map that does best on the choice rows, fitted to these rows."""
+        """Fit every kind of map to these rows, each with the setting that does best on the choice rows."""
         x, y, moments = self._read(rows), self._vectors[rows], PairMoments(self._held.shape[1], self._vectors.shape[1])
         for start in range(0, len(rows), _BLOCK):
             moments.add(x[start : start + _BLOCK], y[start : start + _BLOCK])

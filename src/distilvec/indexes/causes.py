@@ -1,4 +1,4 @@
-"""Why rows of an index do not fit a model: ways to read a text, and places of rows, tried one after the other."""
+"""Causes of rows that do not fit a model: ways to read a text, and places of rows, tried one after the other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class IndexSample:
 
 @dataclass(frozen=True)
 class Cause:
-    """What explains rows.
+    """A cause of rows that do not fit, and the rows that it explains.
 
     Attributes:
         variant: how the texts were read; None where the rows lie elsewhere.

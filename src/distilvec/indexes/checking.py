@@ -76,11 +76,9 @@ def check_index(
     findings = [*_damaged(broken, BROKEN), *_damaged(empty, EMPTY)]
     usable = np.flatnonzero(~(broken | empty))
     if len(usable) < FEWEST:
-        raise DataError(
-            f"{len(usable)} of {len(matrix)} rows hold a vector, too few to check",
-            where=str(vectors) if isinstance(vectors, str | Path) else "vectors",
-            remedy=f"At least {FEWEST} are needed.",
-        )
+        where = str(vectors) if isinstance(vectors, str | Path) else "vectors"
+        found = f"{len(usable)} of {len(matrix)} rows hold a vector, too few to check"
+        raise DataError(found, where=where, remedy=f"At least {FEWEST} are needed.")
     reader = Reader(model, prompt=prompt, device=device)
     chosen = usable[spread(len(usable), rows, seed)]
     asked = [table[row] for row in chosen]
@@ -290,7 +288,7 @@ class _Check:
         return self._causes.explained(looked, self._found[-1])
 
     def _known(self, looked: IndexSample) -> Marks:
-        """Of the model, by direction or by a cause that was found."""
+        """Tell which rows fit the model, by direction or by a cause that was found."""
         return np.asarray((cosines(looked.read, looked.stored) >= self._least) | ~self._unexplained(looked))
 
     def _unexplained(self, looked: IndexSample) -> Marks:

@@ -1,4 +1,4 @@
-"""What a check of an index found, in words for a person and in JSON."""
+"""The findings of an index check, in words for a person and in JSON."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class IndexCheck:
-    """What a check found.
+    """The result of an index check.
 
     Attributes:
         findings: what is wrong, the most frequent first; nothing of a clean index.

@@ -53,7 +53,7 @@ class IndexVariant:
 
     @property
     def kind(self) -> str:
-        """What differs."""
+        """The settings that differ, in words."""
         return " and ".join(name for name in ("prompt", "pooling", "length") if getattr(self, name) is not None)
 
     def __str__(self) -> str:

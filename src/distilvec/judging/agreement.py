@@ -1,4 +1,4 @@
-"""How much of the teacher's geometry a student kept."""
+"""Agreement: how much of the teacher's geometry a student kept."""
 
 from __future__ import annotations
 
@@ -48,18 +48,7 @@ def agreement(
     Raises:
         DataError: different numbers of rows, fewer than four, or not finite.
     """
-    teacher, student = np.asarray(teacher_vectors), np.asarray(student_vectors)
-    if len(teacher) != len(student) or len(teacher) < 4:
-        raise DataError(
-            f"{len(teacher)} teacher vectors and {len(student)} student vectors",
-            remedy="Give both models' vectors of the same texts, at least four.",
-        )
-    if not (np.isfinite(teacher).all() and np.isfinite(student).all()):
-        raise DataError("a vector holds NaN or infinity")
-    if len(teacher) > sample:
-        rows = np.sort(np.random.default_rng(seed).choice(len(teacher), sample, replace=False))
-        teacher, student = teacher[rows], student[rows]
-    teacher, student = teacher.astype(np.float32), student.astype(np.float32)
+    teacher, student = _sampled(teacher_vectors, student_vectors, sample, seed)
     mapped = student if teacher_map is None else apply_map(student, np.asarray(teacher_map))
     known = teacher_map is not None or shared_space
     if known and mapped.shape[1] != teacher.shape[1]:
@@ -81,6 +70,26 @@ def agreement(
     }
 
 
+def _sampled(one: Array, other: Array, sample: int, seed: int) -> tuple[Array, Array]:
+    """At most so many rows of two models' vectors, float32.
+
+    Raises:
+        DataError: different numbers of rows, fewer than four, or not finite.
+    """
+    one, other = np.asarray(one), np.asarray(other)
+    if len(one) != len(other) or len(one) < 4:
+        raise DataError(
+            f"{len(one)} and {len(other)} vectors cannot be compared",
+            remedy="Give both models' vectors of the same texts, at least four.",
+        )
+    if not (np.isfinite(one).all() and np.isfinite(other).all()):
+        raise DataError("a vector holds NaN or infinity")
+    if len(one) > sample:
+        rows = np.sort(np.random.default_rng(seed).choice(len(one), sample, replace=False))
+        one, other = one[rows], other[rows]
+    return one.astype(np.float32), other.astype(np.float32)
+
+
 def likeness(
     reference: Array, other: Array, *, sample: int = 2_000, neighbours: int = 10, seed: int = 0
 ) -> dict[str, float]:
@@ -95,16 +104,9 @@ def likeness(
         `neighbours` and `similarity_spearman`.
 
     Raises:
-        DataError: different numbers of rows, or fewer than four.
+        DataError: different numbers of rows, fewer than four, or not finite.
     """
-    if len(reference) != len(other) or len(reference) < 4:
-        raise DataError(
-            f"{len(reference)} and {len(other)} vectors cannot be compared",
-            remedy="Give both models' vectors of the same texts, at least four.",
-        )
-    if len(reference) > sample:
-        rows = np.sort(np.random.default_rng(seed).choice(len(reference), sample, replace=False))
-        reference, other = reference[rows], other[rows]
+    reference, other = _sampled(reference, other, sample, seed)
     a, b, k = unit(reference), unit(other), min(neighbours, len(reference) - 1)
     return {
         "neighbours": _overlap(_nearest(a, a, k), _nearest(b, b, k)),

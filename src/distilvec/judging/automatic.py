@@ -154,7 +154,7 @@ def _pair_tasks(corpus: Corpus, task: str | None) -> list[JudgingTask | None]:
 
 
 def _codes(labels: np.ndarray, task: str | None) -> bool:
-    """Whether numbers on pairs name classes, as the 0, 1 and 2 of entailment do, rather than say how alike they are."""
+    """Tell whether numbers on pairs are class codes, as the 0, 1 and 2 of entailment, and not degrees of similarity."""
     values = np.unique(labels).tolist()
     if task == "similarity" or values == [0, 1]:
         return False

@@ -31,7 +31,7 @@ ITEM_CAP = 20_000
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better a is than b (positive = a is better), with its paired interval."""
+    """The difference of the scores of a and b (positive = a is better), with its paired interval."""
 
     value: float
     interval: tuple[float, float]
@@ -142,8 +142,8 @@ def paired_bootstrap(
 
 
 def _student(n: int) -> float:
-    """How much wider than drawn deviations are: those of n items are sqrt((n - 1) / n) of what they should be, and t's
-    quantile with n - 1 degrees of freedom stands for the normal one.
+    """Return the factor that widens deviations drawn from n items: sqrt(n / (n - 1)) for their bias, times t's quantile
+    with n - 1 degrees of freedom over the normal one.
     """
     if n < 2:
         return 1.0
@@ -160,7 +160,7 @@ def _outputs(score: Score) -> Outputs:
 
 
 def _counts(n: int, resamples: int, rng: np.random.Generator) -> Iterator[Floats]:
-    """How often each of n items was drawn, [chunk, n] at a time (about 16 MB)."""
+    """Yield how often each of n items was drawn, [chunk, n] at a time (about 16 MB)."""
     chunk = max(1, 2_000_000 // n)
     for start in range(0, resamples, chunk):
         rows = min(chunk, resamples - start)

@@ -1,4 +1,4 @@
-"""Whether an embedding space has collapsed: everything alike, few directions used, a few hubs."""
+"""Signs that an embedding space has collapsed: everything alike, few directions used, a few hubs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two corpora are the same kind of text to a model, and which texts are new."""
+"""Drift between two corpora: whether they are the same kind of text to a model, and which texts are new."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MORE_PIECES = 1.1
 
 @dataclass(frozen=True)
 class Drift:
-    """How far a corpus is from another one.
+    """The distance of a corpus from another one.
 
     Attributes:
         old, new: different texts there are; a sample of each is compared.

@@ -64,7 +64,7 @@ class CachedEncoder:
 
     @property
     def encoded(self) -> int:
-        """How many texts the model has read."""
+        """The number of texts that the model has read."""
         return self._spent.texts
 
     def query(self, texts: Sequence[str]) -> Vectors:

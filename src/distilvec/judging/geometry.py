@@ -31,7 +31,7 @@ _KEPT = 20_000
 
 @dataclass(frozen=True)
 class Spread:
-    """Of a quantity over tokens: mean, median, and the bounds of the middle nine tenths."""
+    """The distribution of a quantity over tokens: mean, median, and the 5th and 95th percentiles."""
 
     mean: float
     median: float
@@ -46,7 +46,7 @@ class Spread:
 
 @dataclass
 class MixtureGeometry:
-    """How the active experts of one mixture lie, over the tokens of some texts (all mixtures together: layer 0).
+    """The geometry of one mixture's active experts, over the tokens of some texts (all mixtures together: layer 0).
 
     Attributes:
         layer: of its block, 1 to L; 0 = all.
@@ -77,7 +77,7 @@ class MixtureGeometry:
 
 @dataclass
 class Geometry:
-    """What `geometry` finds.
+    """The result of `geometry`.
 
     Attributes:
         items: texts that were looked at.

@@ -1,4 +1,4 @@
-"""What tells one set of tasks from another by its content: results that are kept are found again by it."""
+"""Digests that tell sets of tasks apart by content: results that are kept are found again by them."""
 
 from __future__ import annotations
 

@@ -31,6 +31,14 @@ MOLECULES = PerceptronSettings()
 IMAGES = PerceptronSettings(hidden=None, activation="leaky_relu", optimizer="sgd", weight_decay=1e-4, epochs=50)
 
 
+def _check_arguments(name: str, target: str, seeds: Sequence[int]) -> None:
+    """Refuse a target that there is not, and seeds that are the same or negative."""
+    if target not in METRIC:
+        raise DistilvecError(f'unknown target "{target}"', where=f"task {name}", remedy=nearest(target, METRIC))
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise DistilvecError(f"seeds are different whole numbers from 0, not {list(seeds)}", where=f"task {name}")
+
+
 class PerceptronTask(JudgingTask):
     """A perceptron on frozen embeddings, fitted with several seeds; the value is the mean over the seeds.
 
@@ -83,10 +91,7 @@ class PerceptronTask(JudgingTask):
         seed: int = 0,
     ) -> None:
         super().__init__(name, domain, seed)
-        if target not in METRIC:
-            raise DistilvecError(f'unknown target "{target}"', where=f"task {name}", remedy=nearest(target, METRIC))
-        if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-            raise DistilvecError(f"seeds are different whole numbers from 0, not {list(seeds)}", where=f"task {name}")
+        _check_arguments(name, target, seeds)
         if validation is not None and test is None:
             raise DistilvecError("validation items need test items", where=f"task {name}")
         if target == "regression":
@@ -118,19 +123,13 @@ class PerceptronTask(JudgingTask):
                 self.repeated,
                 sizes[0],
             )
-        self.skipped: dict[int, str] = {}
-        parts: dict[int, tuple[npt.NDArray[np.int64], ...]] = {}
-        for one in seeds:
-            split = _split(sizes, one)
-            reason = self._unusable(split)
-            if reason:
-                self.skipped[one] = reason
-            else:
-                parts[one] = split
-        if not parts:
+        splits = {one: _split(sizes, one) for one in seeds}
+        reasons = {one: self._unusable(split) for one, split in splits.items()}
+        self.skipped = {one: reason for one, reason in reasons.items() if reason}
+        self.seeds = tuple(one for one in seeds if one not in self.skipped)
+        if not self.seeds:
             raise DataError(f"no seed can be used: {self.skipped[seeds[0]]}", where=f"task {name}")
-        self.seeds = tuple(parts)
-        self._parts = Parts(*(np.stack([part[kind] for part in parts.values()]) for kind in range(3)))
+        self._parts = Parts(*(np.stack([splits[one][kind] for one in self.seeds]) for kind in range(3)))
         self._tested = np.unique(self._parts.test)
 
     def texts(self) -> list[str]:

@@ -16,7 +16,7 @@ from distilvec.judging.perceptron_parts import Parts, PerceptronSettings, Target
 
 
 class FittedPerceptron(NamedTuple):
-    """What came of it: outputs float32 [S, test items, width], the epoch whose weights were kept [S], from 1,
+    """The fitted perceptrons' outputs float32 [S, test items, width], the epoch whose weights were kept [S], from 1,
     and the loss of those on the validation items [S].
     """
 

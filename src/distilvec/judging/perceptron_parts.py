@@ -1,4 +1,4 @@
-"""What a perceptron probe is fitted with, and on which rows."""
+"""The settings of a perceptron probe, and the rows that it is fitted, chosen and tested on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Target = Literal["classification", "binary", "regression"]
 
 @dataclass(frozen=True)
 class PerceptronSettings:
-    """How a perceptron is fitted.
+    """The settings of a perceptron's fit.
 
     Attributes:
         hidden: width of the hidden layer; None = as wide as the vector.

@@ -90,7 +90,7 @@ class RetrievalTask(JudgingTask):
         return cls(name, asked, found, relevance, **options)
 
     def _among_documents(self, own: npt.NDArray[Any]) -> int:
-        """How many queries are a document that nobody judged right for them, and that is not taken out as their own."""
+        """Count the queries equal to a document that is neither judged right for them nor left out as their own."""
         row_of = {canonical(text): row for row, text in enumerate(self.documents)}
         places = [row_of.get(canonical(text), -1) for text in self.queries]
         found = zip(places, own.tolist(), self.relevance, strict=True)
@@ -150,7 +150,7 @@ class RetrievalTask(JudgingTask):
 
     @property
     def _depth(self) -> int:
-        """How many documents are looked up, so that `DEPTH` are left without the query itself."""
+        """The number of documents to look up, so that `DEPTH` are left without the query itself."""
         return DEPTH + (self.own is not None)
 
     def _others(self, ranked: npt.NDArray[Any]) -> npt.NDArray[Any]:

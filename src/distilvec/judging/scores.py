@@ -1,4 +1,4 @@
-"""What a task says about a model: a value, its interval, and the per-item results that pair two models."""
+"""The score of a model on a task: a value, its interval, and the per-item results that pair two models."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ SEARCHES = ("retrieval", "neighbours")
 
 
 def can_be_kept(teacher: float, low: float | None = None) -> bool:
-    """Whether a teacher's score is more than next to nothing, by its interval too where it has one, so that others are
-    given in percent of it.
-    """
+    """Tell whether a teacher's score, with its interval's low end if given, is large enough for percentages of it."""
     return teacher > _LEAST and (low is None or low > 0)
 
 

@@ -1,4 +1,4 @@
-"""How many of the teacher's nearest neighbours a model finds, and how sure that is.
+"""The share of the teacher's nearest neighbours that a model finds, and its interval.
 
 An item counts twice: its own neighbours are asked for, and it may be a neighbour of others. Drawing items again as if
 they were independent leaves the second out, and intervals are a third too narrow. So neighbours are looked for again
@@ -96,7 +96,7 @@ class SharedNeighbours:
 def shared_neighbours(
     teacher_vectors: Array, student_vectors: Array, *, neighbours: int = 10, sample: int = 2_000, seed: int = 0
 ) -> SharedNeighbours:
-    """Whose neighbours are whose, among the same items, for a teacher and a model.
+    """Find each item's neighbours among the same items, for a teacher and a model.
 
     Args:
         teacher_vectors, student_vectors: [n, D], [n, d], in the same order.
@@ -130,7 +130,7 @@ def _others(ranked: Rows) -> Rows:
 
 
 def _interval(value: float, drawn: Array) -> tuple[float, float]:
-    """Of a mean over items, from what it is without a part of them, [TIMES, m] with NaN."""
+    """Return the interval of a mean over items, from their values without a part of the items, [TIMES, m] with NaN."""
     width = 1.96 * _error(np.nanmean(drawn, axis=1), drawn.shape[1])
     return value - width, value + width
 

@@ -1,4 +1,4 @@
-"""How fast a model is on this machine: latency of one text, throughput of many."""
+"""The speed of a model on this machine: latency of one text, throughput of many."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _wait(model: Any) -> None:
 
 
 def machine_of(model: Any) -> dict[str, Any]:
-    """What a model runs on here: `device`, `cores` (that this process may use), `threads` (torch's), `machine`."""
+    """Return what a model runs on: `device`, `cores` (that this process may use), `threads` (torch's), `machine`."""
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

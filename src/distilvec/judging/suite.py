@@ -64,7 +64,7 @@ class Judgement(Shown):
         return paired_bootstrap(self._chosen(a, group), self._chosen(b, group))
 
     def paired(self, a: str, b: str, group: str = "all") -> bool:
-        """Whether `difference` says something: all scores of both models keep what was said of each of enough items."""
+        """Tell whether `difference` can compare two models: all their scores keep the results of enough items."""
         return all(score.pairable for model in (a, b) for score in self._chosen(model, group))
 
     def alarms(self, student: str, references: Sequence[str]) -> list[str]:

@@ -143,9 +143,7 @@ def distinct(*columns: Iterable[str]) -> list[str]:
 
 
 def known_items(name: str, train: Iterable[str], test: Sequence[str]) -> int:
-    """How many of the items that a probe is tested on it learns from, too; where it is more than one in a hundred, the
-    log says so: their score is of what was learnt by heart.
-    """
+    """Count the test items of a probe that are also training items; log a warning if they are over one in a hundred."""
     learnt = set(train)
     known = sum(item in learnt for item in test)
     if known > _KNOWN * len(test):

@@ -31,7 +31,7 @@ _THE_SAME = 0.99
 
 @dataclass
 class Verdict:
-    """What judging found.
+    """The results of judging a student.
 
     Attributes:
         judged: scores of every model; None without tasks.
@@ -125,7 +125,7 @@ def judge_run(
         )
     if timed and len(texts):
         sample = [texts[row] for row in evenly_spaced(len(texts), TIMED)]
-        verdict.speed = {name: speed(model, sample, seconds=2.0) for name, model in timed.items()}
+        verdict.speed = {name: speed(model, sample, seconds=1.0) for name, model in timed.items()}
     verdict.seconds = time.perf_counter() - begun
     return verdict
 

@@ -30,7 +30,7 @@ _UNSPACED = re.compile(
 
 @dataclass(frozen=True)
 class Likelihood:
-    """How likely a model finds the answers of n items.
+    """The likelihood of the answers of n items under a model.
 
     Attributes:
         nats: [n] loss of each item's tokens and its end, summed.
@@ -51,7 +51,7 @@ class Likelihood:
 
     @property
     def bits_per_byte(self) -> float:
-        """Of all answers together; comparable across tokenizers."""
+        """The bits per byte of all answers together; comparable across tokenizers."""
         return float(self.nats.sum() / np.log(2) / max(self.bytes.sum(), 1))
 
 
@@ -198,7 +198,7 @@ def rouge_l(answers: Sequence[str], written: Sequence[str]) -> npt.NDArray[np.fl
 
 
 class _Words:
-    """What rouge-score calls a tokenizer."""
+    """The tokenizer that `rouge_l` gives to rouge-score."""
 
     def __init__(self) -> None:
         from rouge_score.tokenizers import DefaultTokenizer

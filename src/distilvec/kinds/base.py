@@ -1,4 +1,4 @@
-"""What a kind of item is, and the table of kinds. The spine asks a kind, and never tests which one it has.
+"""The kinds of items, and their table. The spine asks a kind, and never tests which one it has.
 
 This file lies at the bottom and imports only leaves; the packages beside it lie above the flow. What they and
 the flow do for a kind is named here, as module:function, and imported when it is called.
@@ -102,6 +102,7 @@ class Kind:
     neighbours: ClassVar[bool] = False
     tuned_by: ClassVar[str] = "held-out agreement"
 
+    teacher = Late("distilvec.teachers.models:item_teacher")  # (section of a model, Reading)
     # What the flow does, module:function. `kinds.writing` has its own of each.
     start = Late("distilvec.flow.start:student_start")  # (recipe, corpus)
     check_files = Late("distilvec.flow.checks:check_task_files")  # (recipe, corpus)
@@ -123,7 +124,7 @@ class Kind:
 
     @property
     def noun(self) -> str:
-        """What several items are called."""
+        """The plural of the kind's name."""
         return f"{self.name}s"
 
     def longest(self, most: int) -> int:

@@ -15,7 +15,7 @@ _CODE = '''"""{title}: one sentence on what it compares.
 
     L = mean_i 1 - cos(e_i W, t_i)
 
-Source: whom it is from, with the equation. Say where this file and the source differ.
+Say which equation of the source it is, and where this file and the source differ.
 """
 
 from __future__ import annotations
@@ -139,7 +139,14 @@ def _in_checkout(name: str, title: str, folder: Path, table: Path) -> list[str]:
     end = source.index("}", source.index("TABLE = {"))
     line = f'    "{name}": "{module}:{title}",\n'
     table.write_text(source[:end] + line + source[end:], encoding="utf-8")
-    return [*lines, f"changed  {table}", "Then: python docs/generate.py, which also writes the navigation."]
+    return [
+        *lines,
+        f"changed  {table}",
+        "A method on tokens moves to methods/tokens/: change the path in the table and in the test.",
+        "A method with a paper also has src/distilvec/recipe/packaged/paper-"
+        f"{name.replace('_', '-')}.yaml, and its settings in tests/recipe/published.py.",
+        "Then: python docs/generate.py, which also writes the navigation.",
+    ]
 
 
 def _in_own(name: str, title: str, folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which of a query's nearest documents become its negatives, and what each filter takes."""
+"""The choice of negatives among a query's nearest documents, and what each filter takes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Asked:
 
     @property
     def most(self) -> int:
-        """How many documents one query can lose for being its own."""
+        """The most documents that one query can lose, as answers or as barred ones."""
         return self.barred.shape[1] + int(np.bincount(self.rows, minlength=1).max())
 
 

@@ -1,4 +1,4 @@
-"""What mining did: counts, distributions, and twenty rows to look at."""
+"""The results of mining: counts, distributions, and twenty rows to look at."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAIRS, SUMMARY, PAGE = "mined.jsonl", "mining.json", "mining.md"
 
 @dataclass(repr=False)
 class Mined(Shown):
-    """What `mine` leaves.
+    """The result of `mine`.
 
     Attributes:
         folder: with mined.jsonl, mining.json and mining.md.

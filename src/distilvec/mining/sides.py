@@ -143,7 +143,7 @@ class Side(Pairs):
 
     @property
     def digest(self) -> str:
-        """Of what the numbers of documents and the places in `asked` mean; the order of a store's rows may change."""
+        """The digest of what document numbers and places in `asked` mean; the order of a store's rows may change."""
         found = hashlib.blake2b(digest_size=16)
         for numbers in (self.documents.corpus, self.asked):
             found.update(f"{len(numbers)} ".encode())

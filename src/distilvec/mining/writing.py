@@ -87,7 +87,7 @@ class PairsWriter:
                 self._line([query, answer, *given], [], [])
 
     def _given(self, rows: np.ndarray) -> list[list[str | None]]:
-        """Of each pair the negatives that the corpus has, rows int64 [n, m]; None where a row has fewer."""
+        """Return the negatives that the corpus has for each pair, rows int64 [n, m]; None where a row has fewer."""
         texts = iter(self.texts(rows[rows >= 0]))
         found = [[next(texts) if row >= 0 else None for row in line] for line in rows.tolist()]
         return [line[: self.given] + [None] * (self.given - len(line)) for line in found]

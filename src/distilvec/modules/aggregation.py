@@ -46,7 +46,7 @@ def set_aggregation(model: nn.Module, mode: str, normalize_weights: bool | None 
 
 
 def _config(module: nn.Module) -> Any:
-    """Of a mixture-of-experts encoder, also one whose class came with its folder."""
+    """Return the configuration of a mixture-of-experts encoder, also if its class came with its folder; else None."""
     config = getattr(module, "config", None)
     from distilvec.modules.moe_encoder import MoeEncoderConfig
 

@@ -71,7 +71,7 @@ class Writer(InputModule):
 
     @property
     def answers(self) -> AnswerSpeller:
-        """How it spells prompts with answers."""
+        """The speller of prompts with answers."""
         return AnswerSpeller(self.tokenizer, self.max_seq_length, self.separator, self.name)
 
     @property

@@ -38,7 +38,7 @@ _FORMATS = ("PNG", "JPEG", "GIF", "BMP", "DIB", "TIFF", "WEBP")  # pixels only: 
 
 
 class ImageModule(InputModule):
-    """What modules on images have in common: how images are read, and how a folder is opened.
+    """The base of modules on images: how images are read, and how a folder is opened.
 
     An image is a PIL image, the path of a file, a data URI "data:image/...;base64,..." or a uint8 array [h, w],
     [h, w, 1] or [h, w, 3]. A module has the attributes `image_size`, to which images of another size are resized, and

@@ -1,4 +1,4 @@
-"""Which tokens are a text's own: neither padding nor special tokens nor those of the prompt before it."""
+"""The content tokens of a text: neither padding nor special tokens nor those of the prompt before it."""
 
 from __future__ import annotations
 

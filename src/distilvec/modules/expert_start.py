@@ -1,4 +1,4 @@
-"""Where a mixture of experts starts: as the vector that it replaces, with no two experts that say the same.
+"""The start of a mixture of experts: it gives the vector that it replaces, and no two experts are alike.
 
 Kept apart from `expert_head.py`, which is copied into the folder of every model that has such a head.
 """
@@ -87,7 +87,7 @@ def orthogonal_family(count: int) -> Tensor:
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:
-    """Of two numbers of an algebra of 1, 2, 4 or 8 dimensions, after Cayley and Dickson."""
+    """Multiply two numbers of an algebra of 1, 2, 4 or 8 dimensions, after Cayley and Dickson."""
     if len(x) == 1:
         return x * y
     (a, b), (c, d) = x.chunk(2), y.chunk(2)

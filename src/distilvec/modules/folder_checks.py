@@ -1,4 +1,4 @@
-"""What a model folder may hold, looked at before any library reads it.
+"""Checks of a model folder before any library reads it.
 
 A folder is somebody else's. It must not make us unpickle, import, or read what lies outside it.
 """

@@ -1,4 +1,4 @@
-"""How transformers and sentence-transformers open what somebody else made: calls that run no foreign code.
+"""Calls of transformers and sentence-transformers that open foreign models and run no foreign code.
 
 `opening` decides which of them a folder gets.
 """

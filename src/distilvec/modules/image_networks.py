@@ -280,7 +280,7 @@ def _renamed(tensors: Mapping[str, Tensor], norm: bool) -> dict[str, Tensor]:
 
 
 def _channels(kind: str, tensors: Mapping[str, Tensor]) -> list[int]:
-    """Of the stem and of each block; KeyError where a weight that they are read from is missing."""
+    """Read the channels of stem, blocks and head; KeyError if a weight that they are read from is missing."""
     last = {
         "resnet8": "stage{}.conv2",
         "mobilenet_v1": "block{}.pointwise.conv",

@@ -36,7 +36,7 @@ Together = Callable[[Sequence[str], str | None], np.ndarray]
 
 @dataclass(frozen=True)
 class InvarianceReport:
-    """What the probe found.
+    """The result of the probe.
 
     Attributes:
         passed: whether every text kept its vector.
@@ -56,7 +56,7 @@ class InvarianceReport:
 
     @property
     def warning(self) -> str:
-        """What is wrong and what to do, in whole sentences; empty where it passed."""
+        """The fault and its remedy, in whole sentences; empty if the probe passed."""
         if self.passed or not self.finite:
             return self.advice
         return (

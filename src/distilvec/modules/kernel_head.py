@@ -25,7 +25,7 @@ _OF_THE_LIVELIEST, _OF_ITS_MEAN, _AT_ALL = 1e-5, 1e-3, 1e-4
 
 
 class Kernel(NamedTuple):
-    """What is predicted of one teacher, in standardised units (in the teacher's own where nothing is standardised).
+    """The prediction for one teacher, in standardised units (in the teacher's own if nothing is standardised).
 
     Attributes:
         mean: [..., n, D], n components.

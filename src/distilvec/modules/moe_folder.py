@@ -64,7 +64,7 @@ _HUB = {"cache_folder": "cache_dir", "revision": "revision", "token": "token", "
 
 
 def is_nomic_moe(source: str | Path, **arguments: Any) -> bool:
-    """Whether a folder or hub id is a model of the type of nomic-embed-text-v2-moe as published: `open_moe` opens it.
+    """Tell whether a folder or hub id is a model of nomic-embed-text-v2-moe's published type: `open_moe` opens it.
 
     transformers' own class for that type knows no mixtures and would make up most of the weights.
 

@@ -35,7 +35,7 @@ Graph = tuple[np.ndarray, np.ndarray]
 
 
 class MoleculeModule(InputModule):
-    """What modules on SMILES strings have in common: how molecules are read, and how a folder is opened.
+    """The base of modules on SMILES strings: how molecules are read, and how a folder is opened.
 
     A module has the attribute `width`, of its embedding.
     """

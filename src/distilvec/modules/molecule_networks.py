@@ -152,7 +152,7 @@ def _empty() -> GraphEncoder:
 
 
 class _Layer(nn.Module):
-    """What the four have in common: a bond is the sum of two embeddings."""
+    """The base of the four layers: a bond is the sum of two embeddings."""
 
     def __init__(self, width: int, bonds: int) -> None:
         super().__init__()

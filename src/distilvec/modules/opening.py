@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,8 +139,6 @@ def open_model(
         DataError: the weights are damaged.
         EnvironmentProblem: the hub cannot be reached, or a package is missing.
     """
-    from safetensors import SafetensorError
-
     folder, name = locate(model, trust_remote_code), name or str(model)
     _refuse_other_kinds(folder, name)
     if is_vision(folder):
@@ -154,15 +154,36 @@ def open_model(
     arguments: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
     if not trust_remote_code and lacks_pooler(folder):
         arguments["add_pooling_layer"] = False
+    with no_questions(), _explained(name):
+        opened = open_pipeline(
+            str(folder),
+            device=device,
+            trust_remote_code=trust_remote_code,
+            local_files_only=not trust_remote_code,  # code of its own may lie in another repository
+            model_kwargs=arguments,
+        )
+    if not len(opened) or not (hasattr(opened[0], "preprocess") or hasattr(opened[0], "tokenize")):
+        raise DataError(
+            "its first module reads nothing: no text, image or molecule", where=name, remedy="See its modules.json."
+        )
+    check_table(opened, name)
+    put_promised(opened, folder, name)
+    _try(opened, name)
+    return opened
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Say in our words what libraries raise over a model's files.
+
+    Raises:
+        DataError: the weights are damaged.
+        DistilvecError: they do not fit into memory, or the files are not what a library expects.
+    """
+    from safetensors import SafetensorError
+
     try:
-        with no_questions():
-            opened = open_pipeline(
-                str(folder),
-                device=device,
-                trust_remote_code=trust_remote_code,
-                local_files_only=not trust_remote_code,  # code of its own may lie in another repository
-                model_kwargs=arguments,
-            )
+        yield
     except DistilvecError:
         raise
     except SafetensorError as problem:
@@ -173,14 +194,6 @@ def open_model(
         raise _too_large(name) from problem
     except Exception as problem:  # whatever libraries raise over files that are not what they expect
         raise explain_opening(name, problem) from problem
-    if not len(opened) or not (hasattr(opened[0], "preprocess") or hasattr(opened[0], "tokenize")):
-        raise DataError(
-            "its first module reads nothing: no text, image or molecule", where=name, remedy="See its modules.json."
-        )
-    check_table(opened, name)
-    put_promised(opened, folder, name)
-    _try(opened, name)
-    return opened
 
 
 def _refuse_other_kinds(folder: Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What a sentence-transformers model reads of a text and how it pools, alike for teachers and students."""
+"""The prompts, lengths and pooling of a sentence-transformers model, alike for teachers and students."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ def reads_texts(model: Any) -> bool:
     return "text" in item_kinds(model)
 
 
+def reads_only_texts(model: Any) -> bool:
+    """Tell whether texts are all that a model reads."""
+    return item_kinds(model) == ["text"]
+
+
 def default_prompt(model: SentenceTransformer) -> str:
     """Return what a model puts before a text where nobody says otherwise; "" = nothing."""
     return (model.prompts or {}).get(getattr(model, "default_prompt_name", None) or "") or ""
@@ -45,7 +50,7 @@ def named_prompt(model: SentenceTransformer, prompt: str) -> str:
 
 
 def side_prompt(model: SentenceTransformer, side: str) -> str:
-    """What `encode_query` or `encode_document` puts before a text; `side` is "query" or "document"; "" = nothing.
+    """Return what `encode_query` or `encode_document` puts before a text; `side`: "query" or "document"; "" = nothing.
 
     An empty prompt of that name says something where another is the default; without one, the default holds.
     """
@@ -109,7 +114,7 @@ def text_routes(model: SentenceTransformer) -> list[tuple[str, nn.Module, Any]]:
 
 
 def _set_length(modules: nn.Module, first: Any, wanted: int | None, name: str) -> None:
-    """Of a pipeline or a route, `first` its first module."""
+    """Set the length of a pipeline or a route, `first` its first module."""
     limit = usable_positions(modules)
     if wanted is not None:
         if _bare_tokenizer(first) is not None:

@@ -1,4 +1,4 @@
-"""What the routers of a mixture-of-experts encoder do while it runs, and the loss that keeps their load even."""
+"""The routing of a mixture-of-experts encoder while it runs, and the loss that keeps its load even."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Routing", "hand_out_routing", "mixtures", "router_balance", "routing
 
 @dataclass(frozen=True)
 class Routing:
-    """What one mixture did with one batch.
+    """The routing of one batch by one mixture.
 
     Attributes:
         layer: of its block, 1 to L.

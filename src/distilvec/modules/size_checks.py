@@ -1,4 +1,4 @@
-"""Whether a configuration asks for more than its weights hold: a few digits can ask for all memory there is."""
+"""A check that a configuration fits the size of its weights: a few digits can ask for all memory there is."""
 
 from __future__ import annotations
 

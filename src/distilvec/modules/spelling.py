@@ -1,4 +1,4 @@
-"""How a prompt and its answer become the token ids of a causal model.
+"""The spelling of a prompt and its answer as the token ids of a causal model.
 
     [start] prompt separator | answer end
 

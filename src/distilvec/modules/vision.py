@@ -26,7 +26,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.js
 
 
 def is_vision(folder: str | Path) -> bool:
-    """Whether a bare transformers folder holds a model of images alone: `open_vision` is how to open it, or refuses it.
+    """Tell whether a bare transformers folder holds a model of images alone, for `open_vision` to open or refuse.
 
     A folder of sentence-transformers, with modules.json, says itself what it reads, and is none. One of timm is.
     """
@@ -130,7 +130,7 @@ def _transformer(place: Path, model_kwargs: dict[str, Any]) -> Any:
 
 
 def _width(transformer: Any) -> int:
-    """Of its states, found by running it: some configurations (MobileNet's) do not name it."""
+    """Return the width of the states, found by running it: some configurations (MobileNet's) do not name it."""
     import torch
     from PIL import Image
 
@@ -150,7 +150,7 @@ def _of_timm(place: Path) -> bool:
 
 
 def _key(place: Path, file: str, key: str) -> Any:
-    """Of a JSON mapping; None where there is no such file or key."""
+    """Return the value of a key in a JSON file; None if there is no such file or key."""
     try:
         return json.loads((place / file).read_text(encoding="utf-8")).get(key)
     except (OSError, ValueError, AttributeError, RecursionError):

@@ -32,7 +32,7 @@ CHUNK = 1 << 26
 
 @dataclass
 class Seen:
-    """What one forward pass showed.
+    """The states and attention maps of one forward pass.
 
     Attributes:
         states: L + 1 tensors [N, S, H]; 0 is the embedding output, l what block l gives, and L the model's own last

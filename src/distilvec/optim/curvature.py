@@ -15,7 +15,7 @@ __all__ = ["Curvature", "largest_curvature"]
 
 
 class Curvature(NamedTuple):
-    """What `largest_curvature` found.
+    """The result of `largest_curvature`.
 
     Attributes:
         value: the algebraically largest eigenvalue (the top Ritz value).

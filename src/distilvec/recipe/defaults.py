@@ -1,4 +1,4 @@
-"""What is trained, how and for how long where a recipe leaves it open: one table, a row per kind of student.
+"""Defaults for what is trained, how and for how long: one table, a row per kind of student.
 
 Each row names the committed experiment that it comes from. Values that a recipe gives always stand.
 """

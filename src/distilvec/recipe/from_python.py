@@ -279,3 +279,33 @@ def _not_json(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     return {"not a text": type(value).__name__}
+
+
+def opened_recipe(recipe: Recipe | str | Path, output: str | Path | None = None) -> Recipe:
+    """A recipe, or that of a file, with another output where one is given."""
+    if isinstance(recipe, Recipe):
+        return recipe if output is None else recipe.model_copy(update={"output": home(str(output))})
+    if not isinstance(recipe, str | Path):
+        raise DistilvecError(
+            f"a {type(recipe).__name__} is no recipe",
+            where="recipe",
+            remedy="Give the path of its file, or distilvec.Recipe.build({...}).",
+        )
+    return Recipe.load(recipe, output=output)
+
+
+def sized(student: Any, parameters: float | str | None) -> Any:
+    """The student's section; `parameters` are those of a student cut out of the teacher.
+
+    Raises:
+        DistilvecError: a student is named as well.
+    """
+    if parameters is None:
+        return student
+    if student is not None:
+        raise DistilvecError(
+            "parameters is the size of a student that is cut out of the teacher, and another student is named",
+            where="parameters",
+            remedy='Leave one of the two out, or give student={"shrink": {"of": ..., "parameters": ...}}.',
+        )
+    return {"shrink": {"parameters": parameters}}

@@ -1,4 +1,4 @@
-"""Where the files are that a recipe names."""
+"""The places of the files that a recipe names."""
 
 from __future__ import annotations
 

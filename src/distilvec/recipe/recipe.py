@@ -83,12 +83,12 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """What was filled in from the table of defaults, and why, a line each (`flow.defaults.with_defaults`)."""
+        """The values filled in from the table of defaults, and why, a line each (`flow.defaults.with_defaults`)."""
         return self._chosen
 
     @property
     def place(self) -> Path:
-        """Where the prepared corpus, token ids and stores are kept."""
+        """The folder of the prepared corpus, token ids and stores."""
         return Path(self.cache or self.output)
 
     @field_validator("output", "cache")

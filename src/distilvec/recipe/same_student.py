@@ -1,4 +1,4 @@
-"""Which keys of a recipe decide the student; a run that was begun can go on with other values of all the others."""
+"""The keys of a recipe that decide the student; a run that was begun can resume with other values of all others."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def given(section: T | None, key: str) -> T:
 
 
 class CorpusSection(Section):
-    """Where the training items come from: texts, images or molecules."""
+    """The source of the training items: texts, images or molecules."""
 
     path: str | list[Any] = Field(
         description="file, folder of files or of images, hub:NAME, or (from Python) a list or dataset"
@@ -62,7 +62,7 @@ class CorpusSection(Section):
     holdout: float | None = Field(
         None,
         ge=0,
-        lt=0.5,
+        lt=1,
         description="share kept out of training, by content hash; null = 2 %, of a small corpus about 120 items, at "
         "most a fifth; of millions of texts a smaller one is enough: some thousands are looked at",
     )

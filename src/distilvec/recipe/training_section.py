@@ -143,7 +143,7 @@ class TrainingSection(Section):
 
     @property
     def sharded(self) -> bool:
-        """Whether processes have a part of the student each: as written, or as `accelerate launch --use_fsdp` says."""
+        """Tell whether each process holds a part of the student: as written, or by `accelerate launch --use_fsdp`."""
         return self.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
 
     @model_serializer(mode="wrap")
@@ -168,7 +168,7 @@ class TrainingSection(Section):
         return self.max_steps or math.ceil(given(self.epochs, "training.epochs") * per_epoch)
 
     def warmup(self, steps: int) -> int:
-        """Of so many steps those in which the rate grows."""
+        """Return the number of steps, of so many, in which the rate grows."""
         return int(self.warmup_steps) if self.warmup_steps >= 1 else math.ceil(steps * self.warmup_steps)
 
 

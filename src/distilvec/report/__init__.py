@@ -1,4 +1,4 @@
-"""What a run leaves for people: the record, the table, the page and (in `card`) the model card."""
+"""The report of a run for people: the record, the table, the page and (in `card`) the model card."""
 
 from typing import TYPE_CHECKING
 

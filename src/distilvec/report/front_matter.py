@@ -1,4 +1,4 @@
-"""What hubs read at the top of a model card: licence, data sets, base model, and the scores as a model-index."""
+"""The head of a model card that hubs read: licence, data sets, base model, and the scores as a model-index."""
 
 from __future__ import annotations
 

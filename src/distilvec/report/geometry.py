@@ -1,4 +1,4 @@
-"""What `distilvec geometry` leaves: numbers, a page of tables, pictures."""
+"""The output of `distilvec geometry`: numbers, a page of tables, pictures."""
 
 from __future__ import annotations
 

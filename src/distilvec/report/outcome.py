@@ -1,4 +1,4 @@
-"""What a finished run hands to the sections of its report."""
+"""The outcome of a run, as the sections of its report read it."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Record(Part):
 
     @property
     def items(self) -> str:
-        """What the corpus holds: texts, images or molecules."""
+        """The word for the corpus' items: texts, images or molecules."""
         return next((data.items for data in self.sections.values()), "texts")
 
     def chapters(self) -> list[Chapter]:

@@ -39,7 +39,7 @@ def verdict(record: Record) -> str:
 
 
 def headline_group(student: ModelRow) -> str | None:
-    """What the verdict is about: the average without retrieval, or retrieval, or neighbours if there is no task."""
+    """Return the group that the verdict is about: the average without retrieval, else retrieval, else neighbours."""
     return next((name for name in ("all", "retrieval", NEIGHBOURS) if name in student.averages), None)
 
 

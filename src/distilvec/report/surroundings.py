@@ -1,4 +1,4 @@
-"""What a run's numbers depend on besides the recipe: libraries, the working tree, the machine, files on disk."""
+"""The surroundings that a run's numbers depend on besides the recipe: libraries, working tree, machine, files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIBRARIES = ("torch", "transformers", "sentence-transformers", "tokenizers", "nu
 
 
 class Machine(Part):
-    """What the times were measured on. Never a path, a user or a host name."""
+    """The machine that the times were measured on. Never a path, a user or a host name."""
 
     device: str = "cpu"
     name: str = ""

@@ -1,4 +1,4 @@
-"""What every scorer can do, whatever it is made of."""
+"""The base of all scorers, and the keys of pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `distilvec serve` answers."""
+"""The application behind `distilvec serve`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CHARACTERS_OF_A_TOKEN = 10
 
 
 class _Refusal(Exception):
-    """What is wrong with a request, and the status that says so."""
+    """A refused request: what is wrong with it, and the status that says so."""
 
     def __init__(self, status: int, message: str, code: str) -> None:
         super().__init__(message)
@@ -226,7 +226,7 @@ class _Server:
         return asked
 
     def _tokens(self, texts: Sequence[str]) -> int:
-        """What the model's tokenizer makes of the texts, before anything is cut off; characters / 4 without one."""
+        """Count the tokens of the texts, before anything is cut off; characters / 4 without a tokenizer."""
         if self._counter is None:
             return sum(math.ceil(len(text) / 4) for text in texts)
         return sum(len(each.ids) for each in self._counter.encode_batch_fast(list(texts), add_special_tokens=False))

@@ -35,7 +35,7 @@ class _Job:
 
     @property
     def begin(self) -> int:
-        """How many texts are encoded."""
+        """The number of texts that are encoded already."""
         return sum(len(part) for part in self.parts)
 
     def piece(self, most: int) -> list[str]:

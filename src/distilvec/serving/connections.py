@@ -26,8 +26,8 @@ _BUSY = (
 
 
 def configured(app: Starlette, limits: Limits) -> uvicorn.Config:
-    """How uvicorn serves an application within limits, which it does not know itself: it waits for slow clients for
-    ever, and limits requests where connections are what runs out.
+    """Configure uvicorn to serve an application within limits that it lacks itself: it waits for slow clients for ever,
+    and limits requests where connections are what runs out.
     """
     protocol: Any = functools.partial(_Connection, limits=limits)
     return uvicorn.Config(

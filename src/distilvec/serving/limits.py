@@ -1,4 +1,4 @@
-"""What one client may take of a server, so that the others are answered too."""
+"""The limits on one client of a server, so that the others are answered too."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What teachers said, kept on disk: a folder of Arrow files that is written once and read by views."""
+"""The store of what teachers said: a folder of Arrow files that is written once and read by views."""
 
 from typing import TYPE_CHECKING
 
 from distilvec.late import exports
-from distilvec.store.fill import FillReport, fill
+from distilvec.store.fill import FillOptions, FillReport, fill
 
 if TYPE_CHECKING:
     from distilvec.store.ragged import RaggedSignal
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from distilvec.store.writer import StoreWriter
 
 __all__ = [
+    "FillOptions",
     "FillReport",
     "RaggedSignal",
     "SignalStore",

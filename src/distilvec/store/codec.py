@@ -1,4 +1,4 @@
-"""How float32 vectors are stored and read back."""
+"""Conversion of float32 vectors to and from the stored dtype."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -31,7 +31,7 @@ COMPARED = 1 << 18
 
 @dataclass(frozen=True)
 class FillReport:
-    """What a call of `fill` did.
+    """The report of one call of `fill`.
 
     Attributes:
         items: texts given.
@@ -54,18 +54,31 @@ class FillReport:
     absent: int = 0
 
 
+class FillOptions(TypedDict, total=False):
+    """The options of `fill`; all may be left out.
+
+    Attributes:
+        shard: (i, n): only the keys with hash i modulo n, 0 <= i < n.
+        progress: called with (done, total) distinct items, first with what was there already.
+        stop: asked after every batch; once it says yes, what is encoded is written and the report covers that much.
+        part_bytes: size of a part, at most 256 MiB; what a kill can cost is one part, or five minutes.
+        index: write the table of keys at the end (True). Of many short calls only the last needs to.
+    """
+
+    shard: tuple[int, int] | None
+    progress: Callable[[int, int], None] | None
+    stop: Callable[[], bool]
+    part_bytes: int
+    index: bool
+
+
 def fill(
     store: SignalStore,
     teacher: Teacher,
     texts: Sequence[str],
     keys: np.ndarray,
     wanted: Wanted = NOTHING,
-    *,
-    shard: tuple[int, int] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    part_bytes: int = PART_BYTES,
-    index: bool = True,
+    **options: Unpack[FillOptions],
 ) -> FillReport:
     """Let the teacher read the texts of which the store lacks something. Killed and started again, it goes on.
 
@@ -79,36 +92,24 @@ def fill(
         texts: what the teacher reads; anything with a length and integer indexing.
         keys: uint8 [n, 16], their keys. A key that occurs more often is encoded once.
         wanted: signals besides sentence vectors; those of a text come from one forward pass.
-        shard: (i, n): only the keys with hash i modulo n, 0 <= i < n.
-        progress: called with (done, total) distinct items, first with what was there already.
-        stop: asked after every batch; once it says yes, what is encoded is written and the report covers that much.
-        part_bytes: size of a part, at most 256 MiB; what a kill can cost is one part, or five minutes.
-        index: write the table of keys at the end. Of many short calls only the last needs to.
 
     Raises:
         DistilvecError: where the teacher is not the store's or cannot give what is wanted, or shapes do not agree.
         DataError: where the teacher gives what is not finite or does not fit into float16, naming the text.
         EnvironmentProblem: where the disk is full. What was complete stays.
     """
-    card = card_dict(teacher.card)
-    check_same_teacher(str(store.card["fingerprint"]), card["fingerprint"], store.path, card)
-    if len(texts) != len(keys):
-        raise DistilvecError(f"expected one key per text, found {len(texts)} texts and {len(keys)} keys")
-    filling: SignalFilling | _VectorFilling
-    if wanted.signals:
-        filling = SignalFilling(store, teacher, texts, keys, wanted)
-    else:
-        filling = _VectorFilling(store, teacher, texts, keys)
+    part_bytes, index = options.get("part_bytes", PART_BYTES), options.get("index", True)
+    filling = _filling(store, teacher, texts, keys, wanted)
     store.refresh()
-    distinct = distinct_positions(key_words(keys), shard)
+    distinct = distinct_positions(key_words(keys), options.get("shard"))
     todo, total = spilled(distinct[filling.missing(distinct)]), len(distinct)
     present = total - len(todo)
     del distinct
 
     def goes_on(covered: int) -> bool:
-        if progress:
+        if (progress := options.get("progress")) is not None:
             progress(present + covered, total)
-        return not stop()
+        return not ("stop" in options and options["stop"]())
 
     goes_on(0)
     began = time.monotonic()
@@ -127,16 +128,21 @@ def fill(
         logger.warning("%s has nothing for %s of %s items", teacher.card.name, f"{absent:,}", f"{total:,}")
     if index:
         store.build_index()  # a killed run may have left none
-    return FillReport(
-        items=len(texts),
-        distinct=total,
-        present=present,
-        taught=covered - absent,
-        seconds=time.monotonic() - began,
-        parts=parts,
-        set_aside=dict(store.bad),
-        absent=absent,
-    )
+    taught, seconds = covered - absent, time.monotonic() - began
+    return FillReport(len(texts), total, present, taught, seconds, parts, dict(store.bad), absent)
+
+
+def _filling(
+    store: SignalStore, teacher: Teacher, texts: Sequence[str], keys: np.ndarray, wanted: Wanted
+) -> SignalFilling | _VectorFilling:
+    """Check that store, teacher, texts and keys belong together, and return what reads and writes batches."""
+    card = card_dict(teacher.card)
+    check_same_teacher(str(store.card["fingerprint"]), card["fingerprint"], store.path, card)
+    if len(texts) != len(keys):
+        raise DistilvecError(f"expected one key per text, found {len(texts)} texts and {len(keys)} keys")
+    if wanted.signals:
+        return SignalFilling(store, teacher, texts, keys, wanted)
+    return _VectorFilling(store, teacher, texts, keys)
 
 
 def _write(
@@ -240,7 +246,7 @@ class _VectorFilling:
 
     @contextmanager
     def writing(self, writer: StoreWriter, part_bytes: int) -> Iterator[Callable[[np.ndarray, Any], None]]:
-        """What writes a batch of `batches`."""
+        """Yield the function that writes a batch of `batches`."""
 
         def add(rows: np.ndarray, vectors: np.ndarray) -> None:
             vectors = np.asarray(vectors, dtype=np.float32)

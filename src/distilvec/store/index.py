@@ -28,7 +28,7 @@ _TABLE = re.compile(r"-[0-9a-f]{16,24}\.npy")
 
 
 class Part(Protocol):
-    """What finding needs of a part: its name, its keys uint64 [n, 2] in order, its checksum."""
+    """A part as the index needs it: its name, its keys uint64 [n, 2] in order, its checksum."""
 
     @property
     def name(self) -> str: ...

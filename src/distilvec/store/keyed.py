@@ -115,7 +115,7 @@ class KeyedParts(Generic[PartT]):
         return self.rows(keys) < 0
 
     def missing_at(self, keys: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Which of keys [positions], uint8 [m, 16], it has nothing for: bool [m]; without a copy of all of them."""
+        """Return which of keys [positions], uint8 [m, 16], are missing: bool [m]; without a copy of all of them."""
         missing = np.zeros(len(positions), bool)
         for start in range(0, len(positions), _CHUNK):
             chunk = slice(start, start + _CHUNK)

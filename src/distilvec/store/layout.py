@@ -1,4 +1,4 @@
-"""What lies in a store's folder, store.json, and the form of keys.
+"""The contents of a store's folder, store.json, and the form of keys.
 
 A store is a folder:
 
@@ -75,7 +75,7 @@ class _Contents(BaseModel):
 
 @dataclass(frozen=True)
 class StoreFormat:
-    """What store.json says.
+    """The contents of store.json.
 
     Attributes:
         teacher: the teacher's card as a dictionary, with at least `fingerprint`.

@@ -142,7 +142,7 @@ class SignalStore(KeyedParts[StorePart]):
 
     @property
     def dtype(self) -> str:
-        """How values are stored; `read` gives float32 in any case."""
+        """The dtype that values are stored in; `read` gives float32 in any case."""
         return self._format.dtype
 
     @property

@@ -1,4 +1,4 @@
-"""Which parts a folder holds, and what happens to those that are not what they should be."""
+"""The parts of a folder, and what happens to those that are not what they should be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What teaching keeps besides sentence vectors: token states, attention maps, token ids and logits, from one pass."""
+"""Signals kept besides sentence vectors: token states, attention maps, token ids and logits, from one pass."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def open_signals(store: SignalStore, teacher: Teacher, wanted: Wanted) -> dict[s
 
 
 class SignalFilling:
-    """What `fill` needs for the wanted signals of a store: which texts lack one, what the teacher says, and writing it.
+    """The filling of a store's wanted signals: finds texts that lack one, asks the teacher, and writes the answers.
 
     All signals of a text come from one forward pass; what the store has already is not written again.
 
@@ -95,7 +95,7 @@ class SignalFilling:
 
     @contextmanager
     def writing(self, writer: StoreWriter, part_bytes: int) -> Iterator[Callable[[np.ndarray, Any], None]]:
-        """What writes a batch of `batches`; `writer` takes the sentence vectors. What was added is kept."""
+        """Yield the function that writes a batch of `batches`; `writer` takes sentence vectors. All added is kept."""
         age = writer.part_seconds
         writers = {name: signal.writer(writer.name, part_bytes, age) for name, signal in self._signals.items()}
 

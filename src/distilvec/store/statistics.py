@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Statistics:
-    """What the stored vectors look like, over all rows (a key stored twice counts twice).
+    """Statistics of the stored vectors, over all rows (a key stored twice counts twice).
 
     Attributes:
         count: number of rows.

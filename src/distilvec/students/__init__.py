@@ -1,4 +1,4 @@
-"""Where a student comes from, how it is watched while it learns, and how it ships."""
+"""Students: their start, their outputs while they learn, and how they ship."""
 
 from typing import TYPE_CHECKING
 

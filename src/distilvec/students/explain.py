@@ -19,7 +19,7 @@ from distilvec.modules.task_head import sentence_vectors
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What a student knows of one teacher's vector of one item.
+    """A student's prediction of one teacher's vector of one item.
 
     Attributes:
         uncertainty: root mean square of the predicted deviations, in units of how much the teacher's coordinates vary

@@ -21,7 +21,7 @@ _BATCH = 32
 
 
 class Seen:
-    """What models gave for texts, kept between many cuts of them; they must not be changed in between.
+    """A cache of what models gave for texts, for many cuts of them; the models must not change in between.
 
     Args:
         further: whether other cuts will ask for other blocks.

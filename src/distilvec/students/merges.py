@@ -1,4 +1,4 @@
-"""How byte-pair encoding builds its pieces, and how often each part is needed."""
+"""The merges by which byte-pair encoding builds its pieces, and how often each part is needed."""
 
 from __future__ import annotations
 

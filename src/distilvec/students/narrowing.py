@@ -114,7 +114,7 @@ class _Block:
         return [block.attention.self(rows, attention_mask=mask)[0] for rows, mask in pairs]
 
     def _moments(self, *sides: Iterable[Tensor]) -> StateMoments:
-        """Of states side by side, over real tokens."""
+        """Return the moments of states side by side, over real tokens."""
         parts = [torch.cat(rows, -1)[mask] for *rows, mask in zip(*sides, self.masks, strict=True)]
         seen = StateMoments(parts[0].shape[-1])
         for rows in parts:

@@ -1,4 +1,4 @@
-"""What the student says about the items of one batch, in one forward pass for all views."""
+"""The outputs of the student for the items of one batch, in one forward pass for all views."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StudentOutput:
 
 @dataclass(frozen=True)
 class StudentInfo:
-    """What a method may know of the student before it sees a batch.
+    """The facts about the student that a method may know before it sees a batch.
 
     Attributes:
         name: model id or folder name.

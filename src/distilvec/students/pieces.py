@@ -1,4 +1,4 @@
-"""What a model makes of each of its word pieces, read alone."""
+"""The vectors that a model gives for its word pieces, each read alone."""
 
 from __future__ import annotations
 

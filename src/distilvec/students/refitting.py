@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_RIDGE = 1e-4
+#: Penalties that are tried, in parts of the mean square of an input; a larger one has to miss this much less.
+_RIDGES, _LESS = (1e-4, 1e-2, 1e-1, 1.0), 0.99
 #: Every so many tokens one is kept for judging a refit.
 JUDGED = 8
 #: Rows that are squared at once.
@@ -68,6 +69,9 @@ class Refit:
 def refit(moments: StateMoments, weight: Tensor, bias: Tensor | None, kept: Tensor) -> Refit:
     """The least-squares map from some coordinates to what a layer makes of all.
 
+    The penalty pulls towards the weights that these coordinates had. That matters where there are hardly more tokens
+    than units, and the plain solution fits their noise; what is judged chooses it.
+
     Args:
         moments: of the layer's inputs, K wide.
         weight, bias: of the layer, [d, K] and [d].
@@ -77,13 +81,18 @@ def refit(moments: StateMoments, weight: Tensor, bias: Tensor | None, kept: Tens
     whole = torch.cat([weight, end], 1).detach().cpu().double()
     constant = torch.tensor([whole.shape[1] - 1] if bias is not None else [], dtype=torch.long)
     inputs = torch.cat([kept.cpu(), constant])
-    second = moments.fitted[inputs][:, inputs]
-    ridge = torch.zeros(len(inputs), dtype=torch.float64)
-    ridge[: len(kept)] = _RIDGE * second.diagonal()[: len(kept)].mean()
-    solution = torch.linalg.solve(second + torch.diag(ridge), moments.fitted[inputs] @ whole.T).T
-    missed = whole.clone()
-    missed[:, inputs] -= solution
-    error = (missed @ moments.judged * missed).sum()
+    second, before = moments.fitted[inputs][:, inputs], whole[:, inputs]
+    gap = moments.fitted[inputs] @ whole.T - second @ before.T
+    scale = torch.zeros(len(inputs), dtype=torch.float64)
+    scale[: len(kept)] = second.diagonal()[: len(kept)].mean()
+    solution, error = before, torch.tensor(torch.inf, dtype=torch.float64)
+    for ridge in _RIDGES:
+        tried = before + torch.linalg.solve(second + torch.diag(ridge * scale), gap).T
+        missed = whole.clone()
+        missed[:, inputs] -= tried
+        found = (missed @ moments.judged * missed).sum()
+        if found < _LESS * error:
+            solution, error = tried, found
     mean = whole @ moments.judged[:, -1] / moments.judged[-1, -1]
     total = (whole @ moments.judged * whole).sum() - moments.judged[-1, -1] * mean.square().sum()
     return Refit(

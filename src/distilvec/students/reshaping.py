@@ -135,7 +135,7 @@ class Reshaping:
         self.report = replace(self.report, inner=tuple(explained))
 
     def _inner_moments(self) -> list[StateMoments]:
-        """Of what the kept blocks' units give; of all blocks for further cuts, where they are few enough."""
+        """Return the moments of the kept blocks' units; measure all blocks for further cuts, if they are few enough."""
         every = [feed_forward(block, self.kind).output for block in self.all_blocks]
         if not self.seen.further or sum(2 * 8 * (layer.in_features + 1) ** 2 for layer in every) > _KEPT:
             return self._watch([every[number] for number in self.numbers])

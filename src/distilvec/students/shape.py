@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import nn
 
@@ -24,9 +24,30 @@ def is_alike(model: Any) -> bool:
     )
 
 
+class Sizes(TypedDict, total=False):
+    """Sizes of what is cut besides blocks and pieces; None and what is left out stay whole.
+
+    With one of them BERT, RoBERTa, XLM-R and DistilBERT become a stock `ElectraModel`.
+
+    Attributes:
+        embedding: rank of the table of word pieces, 2 to its width: a narrow table and a linear map to the blocks.
+        inner: units of each block's feed-forward network.
+        heads: attention heads of each block. BERT-like ones stay as wide together; of decoders, heads are dropped.
+        positions: keep the first n, so that the student reads at most n tokens.
+        width: numbers of the states of each block, whole heads of them; a linear map behind the pooling leads back to
+            the source's space.
+    """
+
+    embedding: int | None
+    inner: int | None
+    heads: int | None
+    positions: int | None
+    width: int | None
+
+
 @dataclass(frozen=True)
 class Shape:
-    """What is cut besides blocks and pieces; None leaves it whole. See `shrink`."""
+    """`Sizes`, complete."""
 
     embedding: int | None = None
     inner: int | None = None
@@ -41,7 +62,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Kept:
-    """How much of the layers' work the cuts keep, before any training.
+    """The share of the layers' work that the cuts keep, before any training.
 
     Attributes:
         energy: of the table's directions, see `NarrowTables`; `embedding` its R². None = not cut.

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import Tensor, nn
 
@@ -17,7 +17,7 @@ from distilvec.modules.pipeline import default_prompt, limit_length
 from distilvec.progress import at_work
 from distilvec.students.fit_texts import Seen
 from distilvec.students.load import can_omit_pooler, drop_pooler, load_student
-from distilvec.students.shape import Kept, Shape, reshapable
+from distilvec.students.shape import Kept, Shape, Sizes, reshapable
 from distilvec.words import millions
 
 if TYPE_CHECKING:
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from distilvec.students.vocabulary import PrunedVocabulary
 
 logger = logging.getLogger(__name__)
+#: What a pruned vocabulary and a report both say of the texts.
+_OF_TEXTS = ("texts_unchanged", "tokens_before", "tokens_after")
 
 
 @dataclass(frozen=True)
 class ShrinkReport:
-    """What a student lost on the way.
+    """The sizes of a student before and after shrinking, and what it kept.
 
     Attributes:
         parameters_before, parameters_after: of the whole model.
@@ -98,71 +100,99 @@ def shrink(
     *,
     layers: int | Sequence[int] | None = None,
     vocabulary: int | None = None,
-    embedding: int | None = None,
-    inner: int | None = None,
-    heads: int | None = None,
-    positions: int | None = None,
-    width: int | None = None,
     texts: Iterable[str] | None = None,
     domains: Iterable[int] | None = None,
     seen: Seen | None = None,
+    **sizes: Unpack[Sizes],
 ) -> tuple[SentenceTransformer, ShrinkReport]:
     """A new model with a part of another's blocks, word pieces and widths; the other is left as it is.
-
-    With one of the last five sizes, BERT, RoBERTa, XLM-R and DistilBERT become a stock `ElectraModel`.
 
     Args:
         model: what to shrink: a model, or a folder or hub id to load.
         layers: how many blocks to keep, evenly spaced from the first to the last (1 keeps the first), or which ones,
             counted from 1; None keeps all.
         vocabulary: at most this many word pieces, chosen by use in `texts`; None keeps all.
-        embedding: rank of the table of word pieces, 2 to its width: a narrow table and a linear map to the blocks.
-        inner: units of each block's feed-forward network.
-        heads: attention heads of each block. BERT-like ones stay as wide together; of decoders, heads are dropped.
-        positions: keep the first n, so that the student reads at most n tokens.
-        width: numbers of the states of each block, whole heads of them; a linear map behind the pooling leads back to
-            the source's space.
         texts: what the student will read; needed with all but `layers` and `positions`, read once.
         domains: number of each text's domain or language: `vocabulary` covers each of them alike.
         seen: where what the model gives for the texts is kept for further cuts of the same model, unchanged.
+        sizes: of the table of pieces and of the blocks.
 
     Returns:
         The smaller model, and what was kept.
 
     Raises:
         DistilvecError: no blocks can be found, the choice of blocks is empty, out of range or cannot stand alone
-            (ModernBERT and T5 need block 1), `texts` is missing, `vocabulary` is below the floor of single
-            characters and special tokens, or a part cannot be cut to that size.
+            (ModernBERT and T5 need block 1), `texts` is missing, or a part cannot be cut to that size.
     """
-    seen = Seen() if seen is None else seen
+    seen, shape = seen or Seen(), Shape(**sizes)
     source = load_student(model) if isinstance(model, str | Path) else model
-    transformer = find_transformer(source)
-    found = None if transformer is None else find_blocks(transformer.model)
-    if transformer is None or found is None:
-        raise DistilvecError(
-            f"this model ({class_names(source)}) has no list of transformer blocks that could be shortened",
-            remedy="Shrink a BERT-like, ModernBERT-like or decoder model.",
-        )
-    before, rows = parameters(source), transformer.model.get_input_embeddings().weight.shape[0]
-    shape = Shape(embedding=embedding, inner=inner, heads=heads, positions=positions, width=width)
+    transformer, found = _with_blocks(source)
     cut = transformer.model if shape.whole else reshapable(transformer.model, shape)
     path, blocks = find_blocks(cut) or found
     kept = choose_layers(layers, len(blocks))
     sample = _texts(texts, vocabulary, shape)
-    pruned: PrunedVocabulary | None = None
-    if vocabulary is not None:
-        from distilvec.students.vocabulary import prune_tokenizer
-
-        prompt = transformer.tokenizer(default_prompt(source), add_special_tokens=False)["input_ids"]
-        ids = [*_config_ids(cut.config), *prompt]
-        pruned = prune_tokenizer(transformer.tokenizer, sample, vocabulary, domains=domains, keep_ids=ids, rows=rows)
-    tokenizer = transformer.tokenizer if pruned is None else pruned.tokenizer
+    pruned = None if vocabulary is None else _pruned(source, cut.config, sample, vocabulary, domains)
     reshaping: Reshaping | None = None
     if not shape.whole:
         from distilvec.students.reshaping import Reshaping
 
+        tokenizer = transformer.tokenizer if pruned is None else pruned.tokenizer
         reshaping = Reshaping(source, cut, kept, shape, sample, tokenizer, seen)
     smaller = _rebuild(transformer, cut, path, kept, pruned, reshaping)
+    result = _with_transformer(source, smaller, pruned)
+    worth = _fit_shape(result, source, shape, sample, seen, reshaping.report if reshaping else Kept())
+    report = ShrinkReport(
+        parameters_before=parameters(source),
+        parameters_after=parameters(result),
+        layers_before=len(blocks),
+        layers_kept=tuple(kept),
+        vocabulary_before=_pieces(transformer.model),
+        vocabulary_after=_pieces(smaller),
+        shape=shape,
+        kept=worth,
+        **({} if pruned is None else {name: getattr(pruned, name) for name in _OF_TEXTS}),
+    )
+    told = "the student has %s parameters, cut from a model with %s (poolers not counted)"
+    logger.info(told, millions(report.parameters_after), millions(report.parameters_before))
+    return result, report
+
+
+def _with_blocks(source: SentenceTransformer) -> tuple[Any, tuple[str, nn.ModuleList]]:
+    """The transformer of a model, and its blocks with their place in it."""
+    transformer = find_transformer(source)
+    found = None if transformer is None else find_blocks(transformer.model)
+    if found is None:
+        raise DistilvecError(
+            f"this model ({class_names(source)}) has no list of transformer blocks that could be shortened",
+            remedy="Shrink a BERT-like, ModernBERT-like or decoder model.",
+        )
+    return transformer, found
+
+
+def _pieces(model: nn.Module) -> int:
+    """Rows of the token embedding table."""
+    table: Any = model
+    rows: int = table.get_input_embeddings().weight.shape[0]
+    return rows
+
+
+def _pruned(
+    source: SentenceTransformer, config: Any, texts: Sequence[str], vocabulary: int, domains: Iterable[int] | None
+) -> PrunedVocabulary:
+    """The pieces that stay, among them those that the configuration and the default prompt name."""
+    from distilvec.students.vocabulary import prune_tokenizer
+
+    transformer: Any = find_transformer(source)
+    prompt = transformer.tokenizer(default_prompt(source), add_special_tokens=False)["input_ids"]
+    ids, rows = [*_config_ids(config), *prompt], _pieces(transformer.model)
+    return prune_tokenizer(transformer.tokenizer, texts, vocabulary, domains=domains, keep_ids=ids, rows=rows)
+
+
+def _with_transformer(
+    source: SentenceTransformer, smaller: nn.Module, pruned: PrunedVocabulary | None
+) -> SentenceTransformer:
+    """A copy of the source around the smaller transformer, with its tokenizer."""
+    transformer: Any = find_transformer(source)
     # Everything of the model but the transformer is copied; the transformer is replaced on the way.
     result: SentenceTransformer = copy.deepcopy(source, {id(transformer.model): smaller})
     changed: Any = find_transformer(result)
@@ -174,30 +204,26 @@ def shrink(
         # A tokenizer is opened by the model's kind where its own class is not named.
         changed.processor = plain_tokenizer(transformer.tokenizer)
     drop_pooler(changed)
-    if positions is not None:
-        limit_length(result, positions)
-    worth = Kept() if reshaping is None else reshaping.report
-    if width is not None:
-        from distilvec.students.narrowing import narrow
+    return result
 
-        narrowed = narrow(result, source, width, sample, seen)
-        worth = replace(worth, states=narrowed.states, vectors=narrowed.vectors)
-    report = ShrinkReport(
-        parameters_before=before,
-        parameters_after=parameters(result),
-        layers_before=len(blocks),
-        layers_kept=tuple(kept),
-        vocabulary_before=rows,
-        vocabulary_after=smaller.get_input_embeddings().weight.shape[0],
-        texts_unchanged=None if pruned is None else pruned.texts_unchanged,
-        tokens_before=None if pruned is None else pruned.tokens_before,
-        tokens_after=None if pruned is None else pruned.tokens_after,
-        shape=shape,
-        kept=worth,
-    )
-    sizes = millions(report.parameters_after), millions(report.parameters_before)
-    logger.info("the student has %s parameters, cut from a model with %s (poolers not counted)", *sizes)
-    return result, report
+
+def _fit_shape(
+    result: SentenceTransformer,
+    source: SentenceTransformer,
+    shape: Shape,
+    texts: Sequence[str],
+    seen: Seen,
+    worth: Kept,
+) -> Kept:
+    """Take positions and width from the copy; returns what the blocks keep, with what the narrower ones do."""
+    if shape.positions is not None:
+        limit_length(result, shape.positions)
+    if shape.width is None:
+        return worth
+    from distilvec.students.narrowing import narrow
+
+    narrowed = narrow(result, source, shape.width, texts, seen)
+    return replace(worth, states=narrowed.states, vectors=narrowed.vectors)
 
 
 def _texts(texts: Iterable[str] | None, vocabulary: int | None, shape: Shape) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""What the parts of a model cut out of another take, and the cut that uses a number of parameters up."""
+"""The sizes of a model cut out of another, and the cut that uses a number of parameters up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FEWEST_UNITS, _UNITS, _FEWEST_SHARE = 16, 16, 8
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a BERT-like model: word pieces, positions, token types, width, heads and units of its blocks.
+    """The sizes of a BERT-like model: word pieces, positions, token types, width, heads and units of its blocks.
 
     `whole` is the width of the model where its blocks are narrower: a map leads there behind the pooling.
     """

@@ -122,7 +122,7 @@ def upcycle(
 
 
 def _refuse(encoder: Any) -> None:
-    """What has no blocks like BERT's, or a layer that a mixture of experts has no place for."""
+    """Refuse an encoder without blocks like BERT's, or with a layer that a mixture of experts has no place for."""
     config: Any = getattr(encoder, "config", None)
     kind = getattr(config, "model_type", None)
     activation = getattr(config, _DISTILBERT_SETTINGS["hidden_act"] if kind == "distilbert" else "hidden_act", None)

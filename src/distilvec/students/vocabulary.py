@@ -79,8 +79,6 @@ def prune_tokenizer(
         DistilvecError: the tokenizer is of another kind, has more pieces than the table has rows, there are no
             texts, or `vocabulary` is smaller than what is always kept.
     """
-    from tokenizers import Tokenizer
-
     backend = plain_backend(tokenizer)
     spec = json.loads(backend.to_str())
     pieces = {index: piece for piece, index in backend.get_vocab(with_added_tokens=True).items()}
@@ -94,12 +92,7 @@ def prune_tokenizer(
     required = _required(spec, pieces, use.counts) | {index for index in keep_ids if index in pieces}
     kept = _choose(spec, pieces, use.counts, required, vocabulary)
     order = _compact(kept, backend)
-    reduced = Tokenizer.from_str(json.dumps(_reduce(spec, pieces, order)))
-    expected = {pieces[old]: new for new, old in enumerate(order)}
-    if reduced.get_vocab(with_added_tokens=True) != expected:
-        raise DistilvecError(
-            f"this {spec['model']['type']} tokenizer cannot be pruned: its pieces change their ids when it is saved"
-        )
+    reduced = _reduced(spec, pieces, order)
     unchanged, before, after = use.compare(reduced, order)
     return PrunedVocabulary(
         tokenizer=_wrap(reduced, tokenizer),
@@ -108,6 +101,22 @@ def prune_tokenizer(
         tokens_before=before,
         tokens_after=after,
     )
+
+
+def _reduced(spec: dict[str, Any], pieces: dict[int, str], order: list[int]) -> Any:
+    """The tokenizer with these pieces alone, in this order.
+
+    Raises:
+        DistilvecError: its pieces do not keep the ids that they are given.
+    """
+    from tokenizers import Tokenizer
+
+    reduced = Tokenizer.from_str(json.dumps(_reduce(spec, pieces, order)))
+    if reduced.get_vocab(with_added_tokens=True) != {pieces[old]: new for new, old in enumerate(order)}:
+        raise DistilvecError(
+            f"this {spec['model']['type']} tokenizer cannot be pruned: its pieces change their ids when it is saved"
+        )
+    return reduced
 
 
 def plain_backend(tokenizer: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What may stand beside a task of kind generation in a recipe. Reading a recipe takes no torch."""
+"""Checks of what stands next to a task of kind generation in a recipe. Reading a recipe takes no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a supervised model's answers are worth."""
+"""Scores of a supervised model's answers."""
 
 from __future__ import annotations
 

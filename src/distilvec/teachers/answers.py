@@ -1,4 +1,4 @@
-"""What a paid service answered, on disk before anything else is done with it: a kill costs no answer that came."""
+"""The answers of a paid service, on disk before anything else is done with them: a kill costs none that came."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class BoundedClient(httpx2.Client):
 
 
 class _End(threading.local):
-    """When the current request of a thread has to be over; threads use the same connections after each other."""
+    """The deadline of a thread's current request; threads use the same connections after each other."""
 
     at = math.inf
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
+from distilvec.kinds.base import Kind
 from distilvec.teachers.base import Capabilities, Teacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 from distilvec.teachers.carried import carried, compiled, source_of
@@ -31,18 +32,9 @@ _LONGEST_WAIT = 60.0
 _PAUSE = 0.5
 
 
-#: What a function is called with to learn its width: a text, a grey image of 8 x 8 pixels, ethanol.
-PROBES = {
-    "text": "A probe.",
-    "image": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAAAA"
-    "ADhZOFXAAAADklEQVR4nGNogAIGyhgAgIQgAQ2AJGEAAAAASUVORK5CYII=",
-    "molecule": "CCO",
-}
-
-
 @dataclass(frozen=True)
 class Patience:
-    """How often a call is tried, by which clock, and how the time between is spent."""
+    """The number of attempts of a call, the clock, and the function that sleeps between them."""
 
     attempts: int = 6
     clock: Callable[[], float] = time.monotonic
@@ -83,7 +75,7 @@ class CallTeacher(Teacher):
         prompt: str | None = None,
         batch_size: int = 64,
         rate_limit: float | None = None,
-        probe: str = PROBES["text"],
+        probe: str = Kind.probe,
         patience: Patience | None = None,
     ) -> None:
         """Find the function and call it once with a short text, to learn its width.
@@ -254,7 +246,7 @@ def open_call(section: CallSection, reading: Reading) -> CallTeacher:
         prompt=section.prompt,
         batch_size=section.batch_size,
         rate_limit=section.rate_limit,
-        probe=PROBES[reading.modality],
+        probe=reading.kind.probe,
     )
 
 
@@ -272,7 +264,7 @@ def find_function(path: str) -> Callable[[list[str]], Any]:
 
 
 def _by_encode(model: Any) -> str | None:
-    """How a model that encodes texts, and was named instead of a function, is named rightly; None for anything else."""
+    """Say how to name a model that encodes texts and was given as a function; None for anything else."""
     if isinstance(model, str) or not callable(getattr(model, "encode", None)):
         return None
     return f"It is a {type(model).__name__}; name its method: call: module:NAME.encode."

@@ -1,4 +1,4 @@
-"""Who a teacher is: the card that a store keeps, and the fingerprint by which a changed teacher is noticed."""
+"""The card of a teacher that a store keeps, and the fingerprint by which a changed teacher is noticed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PASSING_KEYS = {"_name_or_path", "transformers_version", "__version__", "dtype"
 
 @dataclass(frozen=True)
 class TeacherCard:
-    """What is known of a teacher, and all that a store needs to recognise it.
+    """The facts known of a teacher, and all that a store needs to recognise it.
 
     Attributes:
         name: the name in the recipe.

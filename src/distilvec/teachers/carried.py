@@ -1,4 +1,4 @@
-"""What a function carries along beside its source text: two with the same text and another model are two teachers."""
+"""The values that a function carries besides its source text: with another model, the same text is another teacher."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _READS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 
 
 def carried(function: Any) -> list[Any]:
-    """What a function's answers depend on besides its text, as JSON values; empty for a plain function of a module.
+    """Return what a function's answers depend on besides its text, as JSON values; empty for a plain function.
 
     Of arguments of `functools.partial` and of what a closure holds count words, numbers, networks and arrays, of the
     object of a bound method, of callable objects, of defaults and of global names that are read, networks and arrays
@@ -112,7 +112,7 @@ def _networks(function: types.FunctionType) -> Iterator[nn.Module]:
 
 
 def _further(function: types.FunctionType, depth: int) -> Iterator[str]:
-    """What `_of_function` does not tell: digests of networks and arrays of further names and of defaults, each once.
+    """Yield what `_of_function` leaves out: digests of networks and arrays of further names and of defaults, each once.
 
     Level by level, so that what is near is found however the functions call each other. Where there is none, nothing
     comes: such a function's fingerprint, and with it what was bought, stays as it was.
@@ -197,7 +197,7 @@ def _state(value: Any, depth: int, *, told: bool = False) -> Any:
 
 
 def _inside(value: Any, depth: int, told: bool) -> Any:
-    """Of something that is made of other values; None where none of them says anything."""
+    """Return the state of something made of other values; None if none of them says anything."""
     if isinstance(value, functools.partial | types.MethodType | types.FunctionType):
         return [each for each in _parts(value, depth) if each] or None
     if isinstance(value, list | tuple):

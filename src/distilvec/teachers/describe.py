@@ -1,4 +1,4 @@
-"""What a person wants to see of a teacher before hours are spent on it."""
+"""The description of a teacher that a person reads before hours are spent on it."""
 
 from __future__ import annotations
 

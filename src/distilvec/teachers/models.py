@@ -11,26 +11,26 @@ from distilvec.teachers.sections import ModelSection, Reading
 
 
 def open_model(section: ModelSection, reading: Reading) -> Teacher:
-    """A model that writes, that reads images or molecules, or that reads texts.
+    """Open the teacher that a model is for the items that are read, as their kind says.
 
     Raises:
         DistilvecError: no such model, or one of another kind of items; a key that its kind has no use for.
     """
-    if reading.separator is not None:
-        from distilvec.teachers.writing import WritingTeacher
+    teacher: Teacher = reading.kind.teacher(section, reading)
+    return teacher
 
-        return WritingTeacher(section, reading)
-    if reading.modality != "text" or Path(section.model).suffix == ".safetensors":
-        teacher = _of_items(section, reading)
-        if teacher is not None:
-            return teacher
+
+def text_teacher(section: ModelSection, reading: Reading) -> Teacher:
+    """A model that reads texts; a file of weights is a network of another kind, and says so."""
+    if Path(section.model).suffix == ".safetensors":
+        return item_teacher(section, reading)
     from distilvec.teachers.text import TextTeacher
 
     return TextTeacher(section, reading)
 
 
-def _of_items(section: ModelSection, reading: Reading) -> Teacher | None:
-    """The teacher of other items than texts that a file or folder holds; None if a text model can read them, too."""
+def item_teacher(section: ModelSection, reading: Reading) -> Teacher:
+    """A file or folder that reads other items than texts, or a model of texts where these can be read as such."""
     from distilvec.teachers.items import ItemTeacher, open_network
 
     path, name, modality = Path(section.model), section.name, reading.modality
@@ -43,7 +43,7 @@ def _of_items(section: ModelSection, reading: Reading) -> Teacher | None:
     import torch
 
     from distilvec.modules.opening import locate, open_model
-    from distilvec.modules.pipeline import item_kinds
+    from distilvec.modules.pipeline import item_kinds, reads_texts
 
     folder = locate(section.address, section.trust_remote_code)
     opened = open_model(
@@ -54,8 +54,10 @@ def _of_items(section: ModelSection, reading: Reading) -> Teacher | None:
         trust_remote_code=section.trust_remote_code,
     ).eval()
     if modality not in item_kinds(opened):
-        if kind.also_texts and "text" in item_kinds(opened):
-            return None
+        if kind.also_texts and reads_texts(opened):
+            from distilvec.teachers.text import TextTeacher
+
+            return TextTeacher(section, reading)
         raise DistilvecError(
             f"it reads {' and '.join(item_kinds(opened))} items, and the corpus holds {kind.noun}",
             where=name,

@@ -1,4 +1,4 @@
-"""How fast a service may be asked."""
+"""The pace at which a service may be asked."""
 
 from __future__ import annotations
 

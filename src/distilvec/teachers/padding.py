@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from distilvec.corpus.keys import split_pair
-from distilvec.modules.pipeline import item_kinds
+from distilvec.modules.pipeline import reads_only_texts
 from distilvec.modules.text_ids import TextIds, own_features, padded, places
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def quick_tokens(model: SentenceTransformer, prompt: str) -> Tokens | None:
     tokenizer = getattr(model, "tokenizer", None)
     if not isinstance(model[0], Transformer) or not hasattr(tokenizer, "backend_tokenizer"):
         return None
-    if item_kinds(model) != ["text"] or model[0].can_flatten_inputs:
+    if not reads_only_texts(model) or model[0].can_flatten_inputs:
         return None
     tokens = Tokens(model, prompt)
     return tokens if tokens.agrees(model) else None

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_serializer, field_validator, model_validator
 
 from distilvec.corpus.keys import Components
+from distilvec.kinds.base import Kind, find_kind
 from distilvec.modules.pipeline import PoolingChoice
 from distilvec.validation import Section
 
@@ -36,6 +37,11 @@ class Reading:
     components: Components = "largest"
     separator: str | None = None
     device: str | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the items: prompts and answers if the student is to write."""
+        return find_kind(self.modality if self.separator is None else "writing")
 
 
 class TeacherSection(Section):

@@ -55,7 +55,7 @@ class ServiceTeacher(Teacher):
             DataError: it answers without vectors.
         """
         name, api = section.name, section.api
-        if reading.modality != "text":
+        if not reading.kind.tokenized:
             raise DistilvecError(
                 f"a service reads texts, and the corpus holds {reading.modality}s",
                 where=name,
@@ -126,7 +126,7 @@ class ServiceTeacher(Teacher):
         return Cost(math.ceil(items / most), each * items, self._section.api.price)
 
     def key(self, text: str) -> bytes:
-        """Of a text's answer among `answers`."""
+        """Return the key of a text's answer among `answers`."""
         return hashlib.blake2b((self.prompt + text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
     def _batches(self, texts: Sequence[str], rows: np.ndarray) -> Iterator[np.ndarray]:

@@ -1,4 +1,4 @@
-"""What a teacher says about the items of one batch."""
+"""The signals of a teacher for the items of one batch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ DIGEST = "digest"
 
 @dataclass(frozen=True)
 class Digest:
-    """What a method needs of a teacher's attention maps; a store makes it once and hands it out in their place.
+    """A summary of a teacher's attention maps that a method needs; a store makes it once and gives it in their place.
 
     Attributes:
         name: equal names make equal digests of equal signals.
@@ -76,7 +76,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of a teacher besides its sentence vectors.
+    """The signals asked of a teacher besides its sentence vectors.
 
     Attributes:
         tokens: layers whose token states are wanted, 0 (embedding output) to L.
@@ -113,7 +113,7 @@ NOTHING = Wanted()
 
 @dataclass(frozen=True)
 class TeacherInfo:
-    """What a method may know of a teacher before it sees a batch.
+    """The facts about a teacher that a method may know before it sees a batch.
 
     Attributes:
         name: the name in the recipe.

@@ -1,4 +1,4 @@
-"""Which student tokens go with which teacher tokens, for every text of a corpus; made once and kept in a file."""
+"""Alignments of student tokens with teacher tokens, for every text of a corpus; made once and kept in a file."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _cut(
 
 
 def _both_read(aligner: Aligner, own: Content, their: Content) -> tuple[Content, Content]:
-    """Of either side the tokens that begin in what the other has read, counted in characters."""
+    """Return the tokens of either side that begin in what the other has read, counted in characters."""
     lengths = [characters[ids] for (ids, _), characters in zip((own, their), aligner.characters, strict=True)]
     read = min(int(each.sum()) for each in lengths)
     ours, others = (each.cumsum() - each < read for each in lengths)

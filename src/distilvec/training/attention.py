@@ -1,4 +1,4 @@
-"""Which attention kernel trains a student fastest on the CPU; what ships does not depend on it.
+"""The choice of the attention kernel that trains a student fastest on the CPU; what ships does not depend on it.
 
 The backward pass of torch's fused attention (sdpa) is slow on CPUs for short texts; plain attention (eager) is faster
 there, until the maps of long texts no longer fit into the caches. Where the limit is depends on the machine, so a few

@@ -25,7 +25,7 @@ __all__ = ["in_mini_batches"]
 def in_mini_batches(
     tap: StudentTap, features: dict[str, Any], size: int, views: int = 1, layers: bool = False
 ) -> StudentOutput:
-    """What `tap(features, views, layers)` gives, with the activations of at most `size` rows in memory at a time.
+    """Return `tap(features, views, layers)`, with the activations of at most `size` rows in memory at a time.
 
     Rows of similar length are read together and padded to their own length.
 

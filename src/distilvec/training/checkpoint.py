@@ -47,7 +47,7 @@ _AS_LARGE = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
 
 class State(BaseModel):
-    """Where a training is.
+    """The progress of a training.
 
     Attributes:
         global_step: optimiser steps done; which batch comes next follows from it.
@@ -241,7 +241,7 @@ def read_rank(checkpoint: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def readable(place: Path) -> Iterator[None]:
-    """What a damaged or foreign checkpoint raises becomes an error that says so."""
+    """Turn what a damaged or foreign checkpoint raises into an error that says so."""
     try:
         yield
     except DistilvecError:

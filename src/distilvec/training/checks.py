@@ -1,4 +1,4 @@
-"""What is refused before a training starts, and what identifies the data of a training."""
+"""Checks before a training starts, and the mark that identifies its data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def companions_of(needs: Needs, task: Task | None, corpus: Corpus) -> int | None:
-    """How many texts of its pair or triplet an item brings: what the method wants, or a task that reads pairs apart.
+    """Return how many texts of its pair or triplet an item brings: for the method, or a task that reads pairs apart.
 
     Raises:
         DistilvecError: the method trains on pairs, and the corpus has none.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compilation:
-    """How to compile: arguments of `torch.compile`."""
+    """The arguments of `torch.compile`."""
 
     backend: str | Callable[..., Any]
     mode: str | None

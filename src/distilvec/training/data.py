@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SignalSource(Protocol):
-    """Where a teacher's signals come from: a store or the teacher itself."""
+    """The source of a teacher's signals: a store or the teacher itself."""
 
     def prepare(self, wanted: Wanted, tokens: TokenizedCorpus | PreparedCorpus) -> None:
         """Called once before the first `fetch`, with what the method wants of this teacher."""
@@ -122,7 +122,7 @@ class Collator:
 
 
 def amount(batch: dict[str, Any]) -> tuple[int, int]:
-    """How many items a micro-batch has, and how many tokens of answers, which are what counts where there are any."""
+    """Count the items of a micro-batch, and its tokens of answers, by which it is weighted if there are any."""
     mask = batch["features"].get("answer_mask")
     if mask is None:
         return len(batch["rows"]), 0

@@ -1,4 +1,4 @@
-"""What a method needs of a teacher's attention maps, made once for every text of a corpus and kept in files."""
+"""Digests of a teacher's attention maps, made once for every text of a corpus and kept in files."""
 
 from __future__ import annotations
 

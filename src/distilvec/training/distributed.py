@@ -1,4 +1,4 @@
-"""What training needs of devices and other processes: who they are, and the whole batch, with gradients."""
+"""Devices and processes of a training: ranks, and the whole batch, with gradients."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def rank() -> int:
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-    """What is inside is computed by this rank for itself, as one process would: nothing waits for other ranks."""
+    """Let this rank compute the block for itself, as one process would: nothing waits for other ranks."""
     token = _apart.set(True)
     try:
         yield
@@ -157,7 +157,7 @@ def gather_rows(tensor: Tensor, dim: int = 0) -> Tensor:
 
 
 class _Field(NamedTuple):
-    """Where a tensor field has its batch, and what fills the places up to the longest item of any rank."""
+    """The batch axis of a tensor field, and the value that fills it up to the longest item of any rank."""
 
     batch: int
     fill: int = 0
@@ -253,7 +253,7 @@ def barrier() -> None:
 
 @contextlib.contextmanager
 def first_rank_first() -> Iterator[None]:
-    """What is inside is done by rank 0 before the others begin, who then find its files."""
+    """Let rank 0 finish the block before the others begin it, who then find its files."""
     if rank() > 0:
         barrier()
     yield

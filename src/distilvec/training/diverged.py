@@ -1,4 +1,4 @@
-"""What is said where a loss or a gradient is not finite: the rows that it came from."""
+"""Errors for a loss or a gradient that is not finite: the rows that it came from."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Material:
-    """What a student learns from.
+    """The data that a student learns from.
 
     Attributes:
         corpus: its train rows are trained on.
@@ -115,7 +115,7 @@ class Material:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a student is trained, and where the training keeps its files.
+    """The settings of a training, and the places of its files.
 
     Attributes:
         training, optimizer: the recipe's sections.
@@ -250,7 +250,7 @@ def _tokens(
     """Token ids of the corpus; the sources hear what is wanted of them."""
     set_seed(settings.training.seed)
     student.to(device)
-    if device.type == "cpu":
+    if device.type == "cpu" and not settings.training.sharded:  # sharding is there to free memory
         keep_freed_memory()
     with first_rank_first():
         tokens: TokenizedCorpus | PreparedCorpus = material.corpus.kind.student_items(

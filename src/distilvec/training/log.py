@@ -1,4 +1,4 @@
-"""What a training says of itself: the sums between two lines of the log, the log on disk, and trackers."""
+"""The log of a training: the sums between two lines, the file on disk, and trackers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Sums:
-    """What has been summed up since the last line of the log; kept in checkpoints.
+    """The sums since the last line of the log; kept in checkpoints.
 
     Attributes:
         loss: of the steps since the last line.

@@ -167,7 +167,7 @@ class Loop:
 
     @property
     def home(self) -> Path:
-        """Where checkpoints lie."""
+        """The folder of the checkpoints."""
         return self.folder / "checkpoints"
 
     @property
@@ -205,23 +205,17 @@ class Loop:
         while window := list(itertools.islice(batches, self.training.gradient_accumulation_steps)):
             yield window
 
-    def _shares(self, window: list[dict[str, Any]]) -> list[float]:
-        """For how much each micro-batch of a step counts: its share of items, or of tokens of answers."""
-        amounts = torch.tensor([amount(batch) for batch in window], dtype=torch.float64).reshape(-1, 2)
-        if len(window) > 1 and world_size() > 1:
-            amounts = ranks.sum_over_ranks(amounts.to(self.device)).cpu()
-        items, tokens = amounts.T
-        counted = tokens if tokens.sum() > 0 else items
-        shares: list[float] = (counted / counted.sum()).tolist()
-        return shares
-
     # a step
 
     def step(self, window: list[dict[str, Any]]) -> Tensor:
         """One step of the optimiser; returns the norm of the gradient, before it is made shorter."""
         self.model.train()
         self.trained.at(self.state.global_step / self.steps)
-        shares = self._shares(window)
+        amounts = torch.tensor([amount(batch) for batch in window], dtype=torch.float64)
+        if len(window) > 1 and world_size() > 1:
+            amounts = ranks.sum_over_ranks(amounts.to(self.device)).cpu()
+        counted = amounts[:, 1 if amounts[:, 1].sum() > 0 else 0]  # tokens of answers, or items
+        shares = (counted / counted.sum()).tolist()
         for number, (inputs, share) in enumerate(zip(window, shares, strict=True), 1):
             loss = self.micro_step(on_device(inputs, self.device), share, last=number == len(window))
             self.sums.loss = self.sums.loss + loss * share
@@ -326,7 +320,7 @@ class Loop:
             self._save()
 
     def _is_long_ago(self) -> bool:
-        """Whether a checkpoint is due by the clock; asked at every sixteenth step, because all have to agree on it."""
+        """Tell whether a checkpoint is due by the clock; asked every 16th step, because all ranks have to agree."""
         if self.training.save_every is not None or self.training.best is not None or self.state.global_step % 16:
             return False
         return ranks.any_rank(time.monotonic() - self.saved > HALF_HOUR)

@@ -1,4 +1,4 @@
-"""What the untrained student and the teachers say about held-in items, before the heads are made."""
+"""Outputs of the untrained student and of the teachers for held-in items, before the heads are made."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def token_batches(
 
 
 def _bytes_of(value: Any) -> int:
-    """Of all tensors within it."""
+    """Count the bytes of all tensors within a value."""
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, StudentOutput | TeacherSignals):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from distilvec.modules.blocks import find_blocks, find_transformer
-from distilvec.training.distributed import world_size
+from distilvec.training.distributed import rank, world_size
 from distilvec.training.step import Distiller
 
 
@@ -48,7 +48,10 @@ def shard(distiller: Distiller, device: torch.device) -> None:
 
 def collect(distiller: nn.Module, into: nn.Module) -> None:
     """Load the whole weights and buffers of a sharded model into one that is not; every process has to ask."""
-    into.load_state_dict({name: whole(value) for name, value in distiller.state_dict().items()})
+    own = into.state_dict()
+    with torch.no_grad():
+        for name, value in distiller.state_dict().items():  # one by one: all of them would be a further copy
+            own[name].copy_(whole(value))
 
 
 def spread(source: nn.Module, distiller: nn.Module) -> None:
@@ -72,8 +75,13 @@ def part(value: Tensor, like: Tensor) -> Tensor:
 def whole_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The optimiser's state with whole tensors; every process has to ask."""
     state: dict[str, Any] = optimizer.state_dict()
+
+    def kept(value: Any) -> Any:
+        found = whole(value)
+        return found if rank() == 0 else None  # the others only take part in gathering it
+
     entries = state["state"].items()
-    return {**state, "state": {number: {key: whole(value) for key, value in each.items()} for number, each in entries}}
+    return {**state, "state": {number: {key: kept(value) for key, value in each.items()} for number, each in entries}}
 
 
 def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

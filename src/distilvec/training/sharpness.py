@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Steps(Protocol):
-    """What a step uses of the `Loop`."""
+    """The part of the `Loop` that a step uses."""
 
     model: nn.Module
     distiller: Any

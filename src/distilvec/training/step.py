@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Extras:
-    """What a step has besides the terms of the method and the task.
+    """The parts of a step besides the terms of the method and the task.
 
     Attributes:
         router_balance: weight of the loss that keeps the load of a mixture-of-experts student's routers even; added to

@@ -1,4 +1,4 @@
-"""What teaching and training cost for a million to a billion texts, from rates measured here, with the arithmetic.
+"""The cost of teaching and training for a million to a billion texts, from rates measured here, with the arithmetic.
 
     teaching seconds = texts / (texts per second x factor x devices)
     training seconds = texts x epochs / (texts per second x factor x devices)
@@ -82,7 +82,7 @@ class Devices:
 
 @dataclass(frozen=True)
 class Rates:
-    """What was measured here.
+    """Rates and sizes measured on this machine.
 
     Attributes:
         machine: in words.
@@ -143,7 +143,7 @@ class Scale:
 
     @property
     def factors(self) -> tuple[float, float]:
-        """How many times as fast as this machine one device is, at best and at the slow end."""
+        """The speed of one device relative to this machine, at best and at the slow end."""
         if self.devices.kind is None:
             return 1.0, 1.0
         ratio = PEAKS[self.devices.kind] / self.rates.peak

@@ -1,4 +1,4 @@
-"""What the workers of a teaching have told: how far each chunk is, and how often it was begun."""
+"""The progress that workers of a teaching report: how far each chunk is, and how often it was begun."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _OBJECT_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class Pool:
-    """How many workers, and what each takes.
+    """The number of workers, and the resources that each takes.
 
     Attributes:
         size: workers.

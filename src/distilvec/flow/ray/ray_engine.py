@@ -166,7 +166,7 @@ class _Teaching:
         return covered, sum(int(row["absent"]) for row in results)
 
     def _results(self, todo: np.ndarray, size: int, ledger: Any) -> Iterator[dict[str, Any]]:
-        """What the workers say of each chunk.
+        """Yield the workers' report on each chunk.
 
         Raises:
             DistilvecError: the first that a worker met.

@@ -1,4 +1,4 @@
-"""What a worker does: open the teacher once, then teach chunk after chunk into the store."""
+"""A worker: it opens the teacher once, then teaches chunk after chunk into the store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Work:
-    """What workers have to know; all paths are absolute and mean the same on every machine.
+    """The work as workers are given it; all paths are absolute and mean the same on every machine.
 
     Attributes:
         corpus, fingerprint: the folder of the prepared corpus, and which one it is.

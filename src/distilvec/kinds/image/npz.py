@@ -23,7 +23,7 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplemented
 
 
 class _Array(NamedTuple):
-    """What the header of an array says; `fault` is why it is not read."""
+    """The header of an array; `fault` is why it is not read."""
 
     name: str
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class _Array(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of its content."""
+        """The size of its content."""
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
 

@@ -9,6 +9,7 @@ from distilvec.corpus.audit import clean_text
 from distilvec.corpus.keys import PAIR, canonical
 from distilvec.errors import DataError
 from distilvec.kinds.base import TABLE, Kind, ReadItem, find_kind
+from distilvec.late import Late
 
 
 class Text(Kind):
@@ -19,6 +20,7 @@ class Text(Kind):
     folded = tokenized = cut = neighbours = True
     foreign = ()
     unsaid = ("modality", "components")
+    teacher = Late("distilvec.teachers.models:text_teacher")
 
     def read(self, cell: Any, wanted: Any, file: str) -> ReadItem:
         text = clean_text(cell, wanted.max_characters, joint=wanted.joint)

@@ -18,6 +18,7 @@ class Writing(Text):
     embeds = neighbours = False
     tuned_by = "the likelihood of held-out answers"
 
+    teacher = Late("distilvec.teachers.writing:WritingTeacher")
     start = Late(f"{_STUDENTS}:writing_start")
     check_files = Late(f"{_RUNNING}:check_files")
     task_metrics = Late(f"{_RUNNING}:metric_names")

@@ -1,4 +1,4 @@
-"""What differs in a job whose student writes: its tasks, what is measured while it trains, how its student opens."""
+"""The parts of a job that differ if its student writes: its tasks, its measures in training, how its student opens."""
 
 from __future__ import annotations
 

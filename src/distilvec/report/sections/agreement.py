@@ -1,4 +1,4 @@
-"""How much of the first teacher's view of the held-out items the student shares."""
+"""Agreement: how much of the first teacher's view of the held-out items the student shares."""
 
 from __future__ import annotations
 

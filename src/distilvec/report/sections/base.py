@@ -1,4 +1,4 @@
-"""What a section of the report is: data that is measured once, kept in the record, and shown as blocks."""
+"""The base of the report's sections: data that is measured once, kept in the record, and shown as blocks."""
 
 from __future__ import annotations
 

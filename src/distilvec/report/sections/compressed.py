@@ -1,4 +1,4 @@
-"""What a student keeps if its vectors or its weights are made smaller: the table and its files."""
+"""The quality that a student keeps with smaller vectors or weights: the table and its files."""
 
 from __future__ import annotations
 

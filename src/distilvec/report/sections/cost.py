@@ -1,4 +1,4 @@
-"""What the run cost: time, memory and disk."""
+"""The cost of the run: time, memory and disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distilvec.words import duration, number, size
 
 
 class Cost(Data):
-    """What the run cost. `teacher_texts_per_second` is the rate of teaching, without training."""
+    """The cost of the run. `teacher_texts_per_second` is the rate of teaching, without training."""
 
     teaching_seconds: float = 0.0
     texts_taught: int = 0

@@ -1,4 +1,4 @@
-"""What each expert of the student's head makes of held-out texts."""
+"""The vectors that each expert of the student's head gives for held-out texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How near each block of the student comes to the teacher's vectors, before and after training."""
+"""Similarity of each block of the student to the teacher's vectors, before and after training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the student comes from: teachers, scorers, and the student itself, with their licences."""
+"""The origin of the student: teachers, scorers, and the student itself, with their licences."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ScorerFacts(Part):
 
 
 class StudentFacts(Part):
-    """What was built: sizes, and where its weights and vocabulary come from.
+    """The student that was built: sizes, and where its weights and vocabulary come from.
 
     `writes`: whether it is a causal language model. `derived`: whether it was made from a model that is not one of the
     teachers; `base` is that model's hub id, `licence` its licence as far as it is known.

@@ -1,4 +1,4 @@
-"""What a reader of the numbers should know."""
+"""Notes for a reader of the numbers."""
 
 from __future__ import annotations
 

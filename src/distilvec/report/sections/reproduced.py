@@ -1,4 +1,4 @@
-"""How well each teacher is reproduced on held-out items: the terms of the loss there."""
+"""Reproduction of each teacher on held-out items: the terms of the loss there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run needs to be repeated: recipe, seed, versions of libraries, machine."""
+"""The data needed to repeat a run: recipe, seed, versions of libraries, machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kinds of held-out items the student knows less well."""
+"""The kinds of held-out items that the student knows less well."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _MOST = 1_000
 
 @dataclass(frozen=True)
 class DomainPieces:
-    """How the held-out texts of one domain are tokenised.
+    """The tokenisation of the held-out texts of one domain.
 
     Attributes:
         domain: its name.

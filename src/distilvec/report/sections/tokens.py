@@ -1,4 +1,4 @@
-"""How the tokens of one text relate in teacher and student: attention, or cosines of the token states."""
+"""Relations of the tokens of one text in teacher and student: attention, or cosines of the token states."""
 
 from __future__ import annotations
 

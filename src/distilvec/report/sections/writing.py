@@ -1,4 +1,4 @@
-"""What models that write have written: scores with ROUGE-L, and a few answers side by side."""
+"""Answers of models that write: scores with ROUGE-L, and a few answers side by side."""
 
 from __future__ import annotations
 
