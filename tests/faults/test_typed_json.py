@@ -20,6 +20,7 @@ from distilvec.export.convert import export_onnx
 from distilvec.files import read_record, write_record
 from distilvec.judging.probes import numbers
 from distilvec.mining.outcome import SUMMARY, Mined
+from distilvec.modules.task_head import TaskHead
 from distilvec.store import SignalStore
 from distilvec.store.layout import VOCABULARY, write_vocabulary
 from distilvec.store.signals import read_vocabulary
@@ -200,3 +201,33 @@ def test_what_a_model_says_of_itself_has_its_types(tmp_path: Path, tiny_bert: Pa
         folder = _copy(tiny_bert, tmp_path / str(number), file, {name: value})
         with pytest.raises(DataError, match=rf"{file}: the model cannot be opened: {name}"):
             load_student(folder, device="cpu")
+
+
+@pytest.mark.parametrize("value", ["-", 31, True, 10**400, math.nan])
+def test_a_width_that_the_vectors_do_not_have(tmp_path: Path, tiny_bert: Path, value: Any) -> None:
+    folder = _copy(tiny_bert, tmp_path / "model", "1_Pooling/config.json", {"embedding_dimension": value})
+    with pytest.raises(DistilvecError, match=r"its modules say|cannot be opened"):
+        load_student(folder, device="cpu")
+
+
+def test_a_folder_in_the_place_of_a_module_s_settings(tmp_path: Path, tiny_bert: Path) -> None:
+    shutil.copytree(tiny_bert, tmp_path / "model")
+    (tmp_path / "model/1_Pooling/config.json").unlink()
+    (tmp_path / "model/1_Pooling/config.json").mkdir()
+    with pytest.raises(DistilvecError, match="model"):
+        load_student(tmp_path / "model", device="cpu")
+
+
+@pytest.mark.parametrize("name", ["width", "kind", "labels", "encoding", "shift", "scale"])
+def test_what_a_task_head_says_of_itself_has_its_types(tmp_path: Path, name: str) -> None:
+    head = TaskHead(4, "regression", shift=2.0, scale=0.5)
+    head.save(tmp_path)
+    file = tmp_path / "task/task.json"
+    settings = json.loads(file.read_text())
+    assert TaskHead.load(tmp_path).config() == head.config()
+    for value in [*ODD.values(), "x", -1]:
+        if (name, value) in (("labels", None), ("shift", -1)):
+            continue
+        file.write_text(json.dumps(settings | {name: value}))
+        with pytest.raises(DataError, match="the task head cannot be read"):
+            TaskHead.load(tmp_path)

@@ -214,7 +214,7 @@ def nothing_made_up(folder: str | Path) -> Iterator[None]:
 
 def _register(folder: Path) -> None:
     """Make the type of our mixtures of experts known to transformers, if a model of that type is in the folder."""
-    if any(b"distilvec_moe" in file.read_bytes() for file in folder.rglob("config.json")):
+    if any(file.is_file() and b"distilvec_moe" in file.read_bytes() for file in folder.rglob("config.json")):
         import_module("distilvec.modules.moe_encoder")
 
 

@@ -333,7 +333,9 @@ def _try(model: SentenceTransformer, name: str) -> None:
     if not reads_texts(model):
         return
     try:
-        model.encode(["a text"], show_progress_bar=False)
+        width, said = model.encode(["a text"], show_progress_bar=False).shape[-1], model.get_embedding_dimension()
+        if said not in (None, width):
+            raise ValueError(f"its vectors have {width} numbers, and its modules say {said!r:.40}")
     except torch.OutOfMemoryError as problem:
         raise _too_large(name) from problem
     except Exception as problem:  # whatever libraries raise over configurations that contradict the weights
