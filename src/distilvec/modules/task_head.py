@@ -35,9 +35,9 @@ class _Saved(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
     width: int
-    kind: Literal["classification", "regression"]
-    labels: list[str] | None
-    encoding: Encoding
+    kind: Literal["classification", "regression"] = "classification"
+    labels: list[str] | None = None
+    encoding: Encoding = "single"
     shift: FiniteFloat = 0.0
     scale: FiniteFloat = 1.0
 
