@@ -16,7 +16,7 @@ from attacking import whole
 
 #: Of JSON files: what a clock or a process number says.
 CLOCKED = re.compile(
-    r"second|\.cost\.|_per_|runtime|latency|speed|_ms\b|time|bytes|created|version|git|host|pid|writer|peak|load|machine|digest"
+    r"second|\.cost\.|_per_|runtime|latency|speed|_ms\b|time|bytes|created|version|git|host|pid|writer|peak|load|machine|digest|checksum"
 )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 import shutil
@@ -216,6 +217,14 @@ def read_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> dict[s
     file = checkpoint / OPTIMIZER
     with readable(file):
         kept: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        groups = zip(kept["optimizer"]["param_groups"], optimizer.param_groups, strict=True)
+        for number, (was, now) in enumerate(groups):
+            for name, value in now.items():
+                # The schedule changes the rate; the recipe decides what else is a number.
+                if name != "lr" and isinstance(value, float | tuple) and was.get(name) != value:
+                    raise ValueError(f"{name} of group {number} is {was.get(name)!r:.40}, and {value} here")
+            if not math.isfinite(was["lr"]):
+                raise ValueError(f"lr of group {number} is {was['lr']}")
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for number, values in kept["optimizer"]["state"].items():
             for name in _AS_LARGE:
