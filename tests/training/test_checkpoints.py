@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.training.assembling import run
 
 from distilvec.errors import DataError, Interrupted
 from distilvec.training import checkpoint
+from distilvec.training.log import Sums
 
 
 def scored(*scores: float, then: Callable[[int], None] = lambda _: None) -> Callable[..., dict[str, float]]:
@@ -70,3 +72,14 @@ def test_options_of_an_optimizer_are_the_recipes(tmp_path: Path, value: Any) -> 
     if value != 0.5:
         with pytest.raises(DataError, match=r"optimizer\.pt: .*cannot be taken up"):
             kept(lr=value)
+
+
+@pytest.mark.parametrize("value", [None, 10**400, float("nan"), "x", [1]])
+@pytest.mark.parametrize("name", ["logged", "batches", "skipped", "seconds"])
+def test_sums_of_the_log_are_numbers(tmp_path: Path, name: str, value: Any) -> None:
+    kept = {"generators": {}, "sums": asdict(Sums())}
+    torch.save([kept], tmp_path / checkpoint.RANKS)
+    assert checkpoint.read_rank(tmp_path) == kept
+    torch.save([kept | {"sums": kept["sums"] | {name: value}}], tmp_path / checkpoint.RANKS)
+    with pytest.raises(DataError, match=r"ranks\.pt: .*cannot be taken up"):
+        checkpoint.read_rank(tmp_path)

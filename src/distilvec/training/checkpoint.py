@@ -43,6 +43,8 @@ _LONGEST_STATE = 1 << 30
 #: Torch says by these names, in errors without a kind, that a file cannot be written.
 _WRITERS = ("PytorchStreamWriter", "inline_container", "iostream error")
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+#: Of `Sums`.
+_SUMS = ("logged", "batches", "skipped", "seconds")
 #: State of an optimiser that has the shape of its parameter.
 _AS_LARGE = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
@@ -245,6 +247,8 @@ def read_rank(checkpoint: Path) -> dict[str, Any]:
         ranks: list[dict[str, Any]] = torch.load(file, map_location="cpu", weights_only=True)
         if not all({"generators", "sums"} <= each.keys() for each in ranks):
             raise KeyError("the state of a generator is missing")
+        if not all(math.isfinite(each["sums"][name]) for each in ranks for name in _SUMS):
+            raise ValueError("what is summed up for the log are no numbers")
         return ranks[rank() % len(ranks)]
 
 
