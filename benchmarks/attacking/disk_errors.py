@@ -58,7 +58,7 @@ def _case(job: Job, fault: Fault, whole_run: Path, folder: Path) -> tuple[list[s
     if ended.code == 0:
         return problems + kills.differing(job, folder, whole_run), 0
     again = command(job.again, folder)
-    if again.code:
+    if again.code and not (job.finished and job.finished in again.output):
         return [*problems, f"started again, it ended with {again.code}: {again.output[-1500:]}"], ended.code
     problems += kills.differing(job, folder, whole_run)
     return problems + whole.broken_files(folder / "out") + foreign_touched(folder), ended.code

@@ -28,6 +28,7 @@ class Job:
         command: what it counts as.
         arguments: of the first start; relative paths are those of the case's folder.
         again: of the following ones.
+        finished: what it says where it is done already, and refuses to do it again.
         check: (folder of the case, of the run that was not killed) -> what is wrong.
     """
 
@@ -35,6 +36,7 @@ class Job:
     arguments: tuple[str, ...]
     check: Callable[[Path, Path], list[str]]
     again: tuple[str, ...] = ()
+    finished: str | None = None
 
     @property
     def name(self) -> str:
@@ -96,10 +98,10 @@ def jobs(inputs: Path) -> list[Job]:
         arguments = (command, str(inputs / f"{name}.yaml"), *more)
         return Job(command, arguments, check, (*arguments, *again))
 
-    def other(*arguments: str, check: Any) -> Job:
-        return Job(arguments[0], arguments, check, arguments)
+    def other(*arguments: str, check: Any, finished: str | None = None) -> Job:
+        return Job(arguments[0], arguments, check, arguments, finished)
 
-    bert = str(inputs / "bert")
+    bert, kept = str(inputs / "bert"), "this folder holds a model, and it would be lost"
     index = ("--vectors", str(inputs / "index.npy"), "--texts", str(inputs / "known.txt"))
     labelled = ("--data", str(inputs / "train.jsonl"), "--validation", str(inputs / "test.jsonl"))
     return [
@@ -116,8 +118,8 @@ def jobs(inputs: Path) -> list[Job]:
         other("compress", bert, "--data", str(inputs / "texts.jsonl"), "-o", "out", "--limit", "20", check=same_table),
         other("export", bert, "-o", "out", check=same_export),
         recipe("mine", "mined", same_mining),
-        other("shrink", bert, "-o", "out", "--layers", "1", check=same_model),
-        other("adapt", bert, *index, "-o", "out", check=same_model),
+        other("shrink", bert, "-o", "out", "--layers", "1", check=same_model, finished=kept),
+        other("adapt", bert, *index, "-o", "out", check=same_model, finished=kept),
         other("evaluate", bert, "-t", str(inputs / "task.yaml"), "-o", "out/scores.json", check=same_scores),
         other("geometry", bert, "--data", str(inputs / "texts.jsonl"), "-o", "out", check=same_names),
     ]

@@ -110,7 +110,7 @@ def _case(
         found["signals"][name] += 1
         found["places"][place] += 1
     ended = command(arguments, folder)
-    if ended.code:
+    if ended.code and not (job.finished and job.finished in ended.output):
         how = "was hanging" if ended.hung else f"ended with {ended.code}"
         return [*problems, f"started again, it {how}: {ended.output[-1500:]}"]
     problems += differing(job, folder, whole_run)

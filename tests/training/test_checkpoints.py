@@ -66,7 +66,7 @@ def test_options_of_an_optimizer_are_the_recipes(tmp_path: Path, value: Any) -> 
         return checkpoint.read_optimizer(tmp_path, optimizer)
 
     assert kept(lr=0.05)["optimizer"]["param_groups"][0]["lr"] == 0.05, "as the schedule left it"
-    for name in ("eps", "betas", "weight_decay"):
+    for name in ("eps", "betas", "weight_decay", "maximize"):
         with pytest.raises(DataError, match=rf"optimizer\.pt: .*{name} of group 0"):
             kept(**{name: value})
     if value != 0.5:

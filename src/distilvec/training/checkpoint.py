@@ -45,6 +45,8 @@ _WRITERS = ("PytorchStreamWriter", "inline_container", "iostream error")
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 #: Of `Sums`.
 _SUMS = ("logged", "batches", "skipped", "seconds")
+#: Options of an optimiser that need not be as they were.
+_FREE = {"lr", "fused", "foreach"}
 #: State of an optimiser that has the shape of its parameter.
 _AS_LARGE = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
@@ -222,8 +224,8 @@ def read_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> dict[s
         groups = zip(kept["optimizer"]["param_groups"], optimizer.param_groups, strict=True)
         for number, (was, now) in enumerate(groups):
             for name, value in now.items():
-                # The schedule changes the rate; the recipe decides what else is a number.
-                if name != "lr" and isinstance(value, float | tuple) and was.get(name) != value:
+                # The schedule changes the rate, and another device the ways; the recipe decides what else there is.
+                if name not in _FREE and isinstance(value, float | tuple | bool) and was.get(name) != value:
                     raise ValueError(f"{name} of group {number} is {was.get(name)!r:.40}, and {value} here")
             if not math.isfinite(was["lr"]):
                 raise ValueError(f"lr of group {number} is {was['lr']}")
