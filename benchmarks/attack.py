@@ -1,15 +1,17 @@
-"""An attack: commands that are killed at chosen moments, and hostile recipes, corpora, vectors and folders.
+"""An attack: commands that are killed, commands whose disk fails, and hostile recipes, corpora, vectors and folders.
 
     python benchmarks/attack.py                           # 1,000 kills and 20,000 inputs, about an hour on 2 cores
-    python benchmarks/attack.py --kills 100 --inputs 2000 --folder /tmp/attack
+    python benchmarks/attack.py --kills 100 --errors 100 --inputs 2000 --folder /tmp/attack
     python benchmarks/attack.py --only model/17           # one block again, with what it says
 
 All of it comes from a seed. One process imports everything, and every command runs in a fork of it. A kill is held
 where the command, started again, ends with what the unkilled one leaves: the same weights bit by bit, every row once,
-no half-written file under a final name, no file of others touched. An input is held where it ends with success or with
+no half-written file under a final name, no file of others touched. An error of the disk (EIO, ENOSPC, EROFS, EDQUOT
+...) at a chosen change is held where the command says the system's reason and a fitting advice, leaves nothing half,
+and, started again, ends with the same. An input is held where it ends with success or with
 an error that says what to do (exit 2, 3 or 4), in time, writing nowhere but in its output, and running nothing.
 With --folder the blocks that are done are kept there, and a second start goes on. Writes results/attack.{json,md}; with
---kills 0 or --inputs 0 the other part stays there as it was.
+--kills 0, --errors 0 or --inputs 0 that part stays there as it was.
 """
 
 from __future__ import annotations
@@ -19,22 +21,22 @@ import contextlib
 import gc
 import json
 import os
-import platform
 import random
 import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-KILLS_PER_BLOCK, MOST_INPUTS_PER_BLOCK = 5, 50
+PER_BLOCK, MOST_INPUTS_PER_BLOCK = 5, 50
 #: Shares of the kills: what is dear is killed less often.
 KILLED = {"teach": 20, "train": 24, "run": 18, "compare": 10, "plan": 6, "finetune": 12, "compress": 5, "export": 5}
+KILLED |= {"mine": 5, "shrink": 3, "adapt": 4, "evaluate": 3, "geometry": 3}
 #: Shares of the inputs.
 FED = {"recipe": 30, "options": 9, "corpus": 22, "prepared": 7, "vectors": 12, "model": 9, "store": 6, "run": 5}
+FED |= {"typed": 30, "endless": 8, "checkpoint": 6}
 
 
 def get_ready() -> None:
@@ -49,12 +51,12 @@ def get_ready() -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
-def warm(folder: Path, commands: Sequence[str]) -> None:
+def warm(folder: Path, commands: Sequence[str], fed: Sequence[str]) -> None:
     """Import here, once, what the commands import: found by running some of them in a fork."""
     import importlib
 
     import torch
-    from attacking import jobs
+    from attacking import jobs, made
     from attacking.children import call, forked
 
     from distilvec.students import load_student
@@ -65,12 +67,12 @@ def warm(folder: Path, commands: Sequence[str]) -> None:
     leave_alone()
     if not (folder / "inputs").exists():
         shutil.rmtree(folder / "making", ignore_errors=True)
-        made = forked(lambda: int(jobs.make_inputs(folder / "making") is None), folder)
-        if made.code:
-            raise SystemExit(f"the inputs cannot be made:\n{made.output}")
+        ended = forked(lambda: int(made.make_inputs(folder / "making") is None), folder)
+        if ended.code:
+            raise SystemExit(f"the inputs cannot be made:\n{ended.output}")
         (folder / "making").rename(folder / "inputs")
-        jobs.write_recipes(folder / "inputs")
-        jobs.make_runs(folder / "inputs")
+        made.write_recipes(folder / "inputs")
+        made.make_runs(folder / "inputs", left={"typed", "endless"}.intersection(fed))
 
     def modules() -> int:
         first = {job.command: job for job in reversed(jobs.jobs(folder / "inputs"))}
@@ -104,39 +106,43 @@ def blocks(given: argparse.Namespace, jobs: Sequence[Any]) -> list[str]:
     shares = {command: share for command, share in KILLED.items() if command in given.commands}
     for command, share in shares.items():
         variants = [number for number, job in enumerate(jobs) if job.command == command]
-        count = max(1, round(given.kills * share / sum(shares.values()) / KILLS_PER_BLOCK)) if given.kills else 0
-        found += [f"kill-{variants[number % len(variants)]}/{number // len(variants)}" for number in range(count)]
-    for kind, share in FED.items():
-        count = max(1, round(given.inputs * share / sum(FED.values()) / inputs_per_block(given))) if given.inputs else 0
+        for how, wanted in (("kill", given.kills), ("error", given.errors)):
+            count = max(1, round(wanted * share / sum(shares.values()) / PER_BLOCK)) if wanted else 0
+            found += [f"{how}-{variants[number % len(variants)]}/{number // len(variants)}" for number in range(count)]
+    shares = {kind: FED[kind] for kind in given.fed}
+    for kind, share in shares.items():
+        wanted = given.inputs * share / sum(shares.values())
+        count = max(1, round(wanted / inputs_per_block(given))) if given.inputs else 0
         found += [f"{kind}/{number}" for number in range(count)]
-    return sorted(found, key=lambda name: not name.startswith("kill"))
+    return sorted(found, key=lambda name: not name.startswith(("kill-", "error-")))
 
 
 def inputs_per_block(given: argparse.Namespace) -> int:
     """Fewer where few are asked for, so that there are some of each kind."""
-    return min(MOST_INPUTS_PER_BLOCK, max(1, given.inputs // len(FED)))
+    return min(MOST_INPUTS_PER_BLOCK, max(1, given.inputs // len(given.fed)))
 
 
 def do(
     name: str, folder: Path, given: argparse.Namespace, jobs: Sequence[Any], *, loud: bool = False
 ) -> dict[str, Any]:
     """One block."""
-    from attacking import feeding, kills
+    from attacking import disk_errors, feeding, kills
 
-    kind, _, _ = name.partition("/")
+    kind, _, number = name.partition("/")
     seed = given.seed
     place = folder / "cases" / name.replace("/", "-")
     begun = time.perf_counter()
-    if kind.startswith("kill-"):
-        job = jobs[int(kind.removeprefix("kill-"))]
-        whole_run, changes = the_unkilled(int(kind.removeprefix("kill-")), job, folder)
-        found = {
-            "command": job.command,
-            **kills.block(job, changes, whole_run, place, random.Random(f"{seed}/{name}"), KILLS_PER_BLOCK),
-        }
+    how, dash, variant = kind.partition("-")
+    if dash:
+        job = jobs[int(variant)]
+        whole_run, changes = the_unkilled(int(variant), job, folder)
+        block = {"kill": kills.block, "error": disk_errors.block}[how]
+        done = block(job, changes, whole_run, place, random.Random(f"{seed}/{name}"), PER_BLOCK)
+        found = {"command": job.command, **done}
     else:
         count = inputs_per_block(given)
-        found = feeding.block(kind, f"{seed}/{name}", count, folder / "inputs", place, loud=loud)
+        numbers = range(int(number) * count, (int(number) + 1) * count)
+        found = feeding.block(kind, f"{seed}/{name}", numbers, folder / "inputs", place, loud=loud)
     return {"name": name, "seed": seed, "seconds": time.perf_counter() - begun, **found}
 
 
@@ -172,13 +178,14 @@ def work(names: Sequence[str], folder: Path, given: argparse.Namespace, jobs: Se
         partial = done.with_suffix(".partial")
         partial.write_text(json.dumps(found))
         partial.rename(done)
-        told = f"{found['kills']} kills" if "kills" in found else f"{found['tried']} inputs"
+        told = next(f"{found[key]} {key}" for key in ("kills", "errors", "tried") if key in found)
         print(f"{name:<14} {told}, {len(found['broken'])} broken, {found['seconds']:.0f} s", flush=True)
 
 
 def attack(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All blocks with so many processes; returns what they found."""
-    warm(folder, given.commands)
+    warm(folder, given.commands, given.fed)
+    from attacking import results
     from attacking.jobs import jobs
 
     every = jobs(folder / "inputs")
@@ -206,82 +213,18 @@ def attack(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     if any(ends):
         raise SystemExit("a worker of the attack itself failed; start it again to go on")
     files = [folder / "done" / f"{name.replace('/', '-')}.json" for name in names]
-    return gather([json.loads(file.read_text()) for file in files], given.seed)
-
-
-def gather(found: Sequence[dict[str, Any]], seed: int) -> dict[str, Any]:
-    """What all blocks found, by command and kind."""
-    import numpy as np
-    import torch
-
-    kills: dict[str, dict[str, Any]] = {}
-    fed: dict[str, dict[str, Any]] = {}
-    for block in found:
-        if "kills" in block:
-            row = kills.setdefault(
-                block["command"],
-                {"kills": 0, "cases": 0, "held": 0, "broke": 0, "left": 0, "signals": Counter(), "places": Counter()},
-            )
-            for key in ("kills", "cases", "held", "left"):
-                row[key] += block[key]
-            row["signals"] += Counter(block["signals"])
-            row["places"] += Counter(block["places"])
-        else:
-            row = fed.setdefault(block["kind"], {"tried": 0, "accepted": 0, "refused": 0, "broke": 0})
-            for key in ("tried", "accepted", "refused"):
-                row[key] += block[key]
-        row["broke"] += len(block["broken"])
-    return {
-        "seed": seed,
-        "machine": f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, "
-        f"torch {torch.__version__}, numpy {np.__version__}",
-        "kills": kills,
-        "inputs": fed,
-        "broken": [{"block": block["name"], **each} for block in found for each in block["broken"]],
-    }
-
-
-def keep_the_other(result: dict[str, Any], file: Path) -> None:
-    """Where only kills or only inputs were tried, what `file` says of the other part goes into the result."""
-    before = json.loads(file.read_text()) if file.exists() else {}
-    for part, blocks_of_it in (("kills", "kill-"), ("inputs", tuple(f"{kind}/" for kind in FED))):
-        if not result[part] and before.get(part):
-            result[part] = before[part]
-            result["broken"] += [each for each in before["broken"] if each["block"].startswith(blocks_of_it)]
-
-
-def table(result: dict[str, Any]) -> str:
-    """The figures as Markdown."""
-    kills, fed = result["kills"], result["inputs"]
-    lines = [f"Seed {result['seed']}; {result['machine']}", ""]
-    if kills:
-        lines += ["| command | kills | started again to the end | held | broke |", "|---|---|---|---|---|"]
-        total = {key: sum(row[key] for row in kills.values()) for key in ("kills", "cases", "held", "broke")}
-        for name, row in [*kills.items(), ("all", total)]:
-            cells = (f"{row[key]:,}" for key in ("kills", "cases", "held", "broke"))
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-        for key, told in (("signals", "How they died"), ("places", "What they were at")):
-            counts: Counter[str] = sum((Counter(row[key]) for row in kills.values()), Counter())
-            lines += ["", f"{told}: " + ", ".join(f"{name} {count:,}" for name, count in counts.most_common()) + "."]
-        left = sum(row["left"] for row in kills.values())
-        lines += ["", f"Hidden unfinished files were left in {left:,} of the folders; `distilvec clean` removes them."]
-    if fed:
-        lines += ["", "| input | tried | accepted | refused with an error | broke |", "|---|---|---|---|---|"]
-        keys = ("tried", "accepted", "refused", "broke")
-        sums = {key: sum(row[key] for row in fed.values()) for key in keys}
-        for name, row in [*fed.items(), ("all", sums)]:
-            lines.append(f"| {name} | {' | '.join(f'{row[key]:,}' for key in keys)} |")
-    for each in result["broken"]:
-        what = str(each["what"]).replace("\n", " ").replace("|", "\\|")
-        lines += ["", f"Broke: {each['block']}, case {each['case']}: {what[:300]}"]
-    return "\n".join(lines) + "\n"
+    return results.gather([json.loads(file.read_text()) for file in files], given.seed)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=1_100)
-    parser.add_argument("--commands", nargs="+", choices=list(KILLED), default=list(KILLED), help="that are killed")
+    parser.add_argument(
+        "--commands", nargs="+", choices=list(KILLED), default=list(KILLED), help="that are killed, or get errors"
+    )
+    parser.add_argument("--errors", type=int, default=400, help="of the disk")
     parser.add_argument("--inputs", type=int, default=20_400)
+    parser.add_argument("--fed", nargs="+", choices=list(FED), default=list(FED), help="kinds of inputs")
     parser.add_argument("--seed", type=int, default=27)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="keep everything here, and go on; default: a temporary folder")
@@ -296,13 +239,15 @@ def main() -> None:
         folder = folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         if given.only:
-            warm(folder, given.commands)
+            warm(folder, given.commands, given.fed)
             from attacking.jobs import jobs
 
             print(json.dumps(do(given.only, folder, given, jobs(folder / "inputs"), loud=True), indent=1))
             return
         result = attack(given, folder)
     given.results.mkdir(parents=True, exist_ok=True)
+    from attacking.results import keep_the_other, table
+
     keep_the_other(result, given.results / "attack.json")
     (given.results / "attack.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     (given.results / "attack.md").write_text(table(result))

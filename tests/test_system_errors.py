@@ -152,7 +152,7 @@ def test_a_file_that_cannot_be_read_now_is_not_called_damaged(recipe: Path, tmp_
     """Whoever followed that advice removed stores that were paid for."""
     from distilvec.corpus import Corpus
     from distilvec.flow.ray import teach_alone
-    from distilvec.modules.folder_checks import read_json
+    from distilvec.modules.settings import read_json
     from distilvec.recipe import Recipe
     from distilvec.store import SignalStore
 

@@ -14,15 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attacking import refusing
+
 #: Audit events of Python that change a file or a folder.
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.link", "os.symlink", "shutil.rmtree"}
 #: ... and those that start something.
 STARTS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "pickle.find_class"}
 WRITING = os.O_WRONLY | os.O_RDWR
 #: A process hangs that has done nothing for so many seconds, on a machine that may be busy with other things ...
-IDLE = 90.0
+IDLE = 30.0
 #: ... or that has taken so many of the processor.
 BUSY = 240.0
+#: Ports of this machine that an input may connect to: services of the attack itself.
+FRIENDS: set[int] = set()
 #: Commands show tracebacks, to find out why something broke.
 DEBUG = False
 
@@ -41,6 +45,20 @@ class Kill:
     number: int = signal.SIGKILL
     delay: float = 0.0
     torn: int | None = None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An error of the disk at change number `event` of a command.
+
+    Attributes:
+        number: of the error.
+        lasting: everything after that change gets it too, at the system's calls; otherwise that change alone.
+    """
+
+    event: int
+    number: int
+    lasting: bool = False
 
 
 @dataclass
@@ -77,12 +95,12 @@ def call(arguments: Sequence[str]) -> int:
     return 0
 
 
-def command(arguments: Sequence[str], folder: Path, kill: Kill | None = None) -> Ended:
+def command(arguments: Sequence[str], folder: Path, kill: Kill | Fault | None = None) -> Ended:
     """Run a command in a fork of this process, and kill it as told."""
     return forked(lambda: call(arguments), folder, kill)
 
 
-def forked(action: Callable[[], int], folder: Path, kill: Kill | None = None, busy: float = BUSY) -> Ended:
+def forked(action: Callable[[], int], folder: Path, kill: Kill | Fault | None = None, busy: float = BUSY) -> Ended:
     """Run `action` in a fork; its return value is the exit code."""
     told, tell = os.pipe()
     heard, say = os.pipe()
@@ -95,7 +113,7 @@ def forked(action: Callable[[], int], folder: Path, kill: Kill | None = None, bu
     return _watch(child, heard, told, kill, begun, busy)
 
 
-def _child(action: Callable[[], int], folder: Path, kill: Kill | None, say: int, tell: int) -> None:
+def _child(action: Callable[[], int], folder: Path, kill: Kill | Fault | None, say: int, tell: int) -> None:
     code = 1
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGXFSZ):
@@ -117,8 +135,8 @@ def _child(action: Callable[[], int], folder: Path, kill: Kill | None, say: int,
         os._exit(code & 0xFF)
 
 
-def _arm(kill: Kill | None, folder: Path, tell: int) -> None:
-    """Tell the parent of every change below `folder`, and die at the chosen one."""
+def _arm(kill: Kill | Fault | None, folder: Path, tell: int) -> None:
+    """Tell the parent of every change below `folder`, and die at the chosen one, or have it fail."""
     count, below = 0, str(folder)
 
     def change(kind: str, path: str) -> None:
@@ -128,9 +146,16 @@ def _arm(kill: Kill | None, folder: Path, tell: int) -> None:
             return
         count += 1
         os.write(tell, f"{kind}\t{place[len(below) + 1 :]}\n".encode(errors="replace"))
-        if kill is None or count != kill.event or kill.delay:
+        if kill is None or count != kill.event:
             return
-        if kill.torn is None:
+        if isinstance(kill, Fault):
+            if not kill.lasting and kind != "shutil.rmtree":  # which would hear of it from inside
+                raise OSError(kill.number, os.strerror(kill.number), path)
+            if kill.lasting:
+                refusing.refuse(kill.number, [tell])
+        elif kill.delay:
+            return
+        elif kill.torn is None:
             os.kill(os.getpid(), kill.number)
         else:
             resource.setrlimit(resource.RLIMIT_FSIZE, (kill.torn, resource.RLIM_INFINITY))
@@ -160,7 +185,7 @@ def processor_seconds(child: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _watch(child: int, heard: int, told: int, kill: Kill | None, begun: float, busy: float) -> Ended:
+def _watch(child: int, heard: int, told: int, kill: Kill | Fault | None, begun: float, busy: float) -> Ended:
     """Read what the child says until it has ended; send the signal that has to come from outside."""
     output, changes, rest = bytearray(), [], b""
     due: float | None = None
@@ -176,7 +201,7 @@ def _watch(child: int, heard: int, told: int, kill: Kill | None, begun: float, b
             time.sleep(0.5)
             os.kill(child, signal.SIGKILL)
         if due is not None and now >= due:
-            assert kill is not None
+            assert isinstance(kill, Kill)
             os.kill(child, kill.number)
             due = None
         wait = 1.0 if due is None else min(1.0, due - now)
@@ -193,7 +218,7 @@ def _watch(child: int, heard: int, told: int, kill: Kill | None, begun: float, b
                     kind, _, path = line.decode(errors="replace").partition("\t")
                     changes.append((time.monotonic() - begun, kind, path))
                 if (
-                    kill is not None
+                    isinstance(kill, Kill)
                     and kill.delay
                     and due is None
                     and len(changes) - len(lines) < kill.event <= len(changes)

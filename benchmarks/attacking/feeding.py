@@ -21,18 +21,33 @@ from attacking import children, kinds
 from attacking.children import STARTS, change_of, forked
 
 #: Of the processor, for one input; far more than any takes.
-SECONDS = 60.0
+SECONDS = 30.0
 #: What a process may take beyond what it has.
 MEMORY = 4 << 30
 MARK = "burst"
+#: Folders beside the output that are the output's.
+OUTSIDE = re.compile(r"\.out\.|out\.before-\d+$|there$|smaller$|trained$")
 
 
-def block(kind: str, seed: str, count: int, inputs: Path, folder: Path, *, loud: bool = False) -> dict[str, Any]:
-    """So many inputs of a kind; what breaks in company is tried again in a process of its own before it counts."""
+class Draw(random.Random):
+    """Chances of one input.
+
+    Attributes:
+        number: of the input among all of its kind, for kinds that go through a list.
+        told: what such a kind says of it.
+    """
+
+    def __init__(self, seed: str, number: int) -> None:
+        super().__init__(f"{seed}/{number}")
+        self.number, self.told = number, ""
+
+
+def block(kind: str, seed: str, numbers: range, inputs: Path, folder: Path, *, loud: bool = False) -> dict[str, Any]:
+    """These inputs of a kind; what breaks in company is tried again in a process of its own before it counts."""
     found: dict[str, Any] = {"kind": kind, "tried": 0, "accepted": 0, "refused": 0, "broken": []}
     told: dict[int, str] = {}
-    while len(told) < count:
-        told |= _batch(kind, seed, range(len(told), count), inputs, folder, loud)
+    while len(told) < len(numbers):
+        told |= _batch(kind, seed, numbers[len(told) :], inputs, folder, loud)
     for number, what in told.items():
         if what.startswith("broke"):
             alone = _batch(kind, seed, range(number, number + 1), inputs, folder, loud, debug=True)[number]
@@ -85,9 +100,11 @@ def _inside(kind: str, seed: str, numbers: range, inputs: Path, folder: Path, re
         for number in numbers:
             os.lseek(0, 0, os.SEEK_SET)
             signal.setitimer(signal.ITIMER_PROF, SECONDS)
-            what = _case(kind, random.Random(f"{seed}/{number}"), inputs, folder / str(number), watch)
+            draw = Draw(seed, number)
+            what = _case(kind, draw, inputs, folder / str(number), watch)
             signal.setitimer(signal.ITIMER_PROF, 0)
-            out.write(json.dumps([number, what]) + "\n")
+            told = f"broke: {draw.told}: {what}" if draw.told and what.startswith("broke") else what
+            out.write(json.dumps([number, told]) + "\n")
             os.chdir(folder)
             shutil.rmtree(folder / str(number), ignore_errors=True)
     return 0
@@ -110,6 +127,8 @@ class Watch:
     def _hear(self, event: str, arguments: Any) -> None:
         if self.allowed is None or len(self.seen) > 20:
             return
+        if event == "socket.connect" and arguments[1][:1] == ("127.0.0.1",) and arguments[1][1] in children.FRIENDS:
+            return
         if event in STARTS and arguments[0] != "git":  # whose state a report tells
             self.seen.append(f"{event} {str(arguments)[:200]}")
         elif event == "exec" and str(getattr(arguments[0], "co_filename", "")).startswith(self.allowed):
@@ -120,7 +139,7 @@ class Watch:
                 self.seen.append(f"{event} {place}")
 
 
-def _case(kind: str, rng: random.Random, inputs: Path, folder: Path, watch: Watch) -> str:
+def _case(kind: str, rng: Draw, inputs: Path, folder: Path, watch: Watch) -> str:
     from distilvec.errors import DistilvecError
 
     (folder / "tmp").mkdir(parents=True)
@@ -158,7 +177,8 @@ def _snapshot(folder: Path) -> dict[str, Any]:
     found = {}
     for path, folders, files in os.walk(folder):
         if Path(path) == folder:
-            folders[:] = [name for name in folders if name not in ("out", "tmp") and not name.startswith(".out.")]
+            # An earlier model is set aside beside the output.
+            folders[:] = [each for each in folders if each not in ("out", "tmp") and not OUTSIDE.match(each)]
         for name in [*files, *folders]:
             place = os.path.join(path, name)
             state = os.lstat(place)

@@ -11,22 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from attacking import whole
-from attacking.children import Kill, command
 
 #: Of JSON files: what a clock or a process number says.
 CLOCKED = re.compile(
-    r"second|\.cost\.|_per_|runtime|latency|speed|_ms\b|time|bytes|created|version|git|host|pid|writer|peak|load|machine|digest"
+    r"second|\.cost\.|_per_|runtime|latency|speed|_ms\b|time|bytes|created|version|git|host|pid|writer|peak|load|machine|digest|checksum"
 )
-TEACHER = """
-import hashlib
-import numpy as np
-
-def embed(texts):
-    return [np.random.default_rng(list(hashlib.sha256(text.encode()).digest())).standard_normal(24) for text in texts]
-"""
 
 
 @dataclass(frozen=True)
@@ -37,6 +28,7 @@ class Job:
         command: what it counts as.
         arguments: of the first start; relative paths are those of the case's folder.
         again: of the following ones.
+        finished: what it says where it is done already, and refuses to do it again.
         check: (folder of the case, of the run that was not killed) -> what is wrong.
     """
 
@@ -44,58 +36,11 @@ class Job:
     arguments: tuple[str, ...]
     check: Callable[[Path, Path], list[str]]
     again: tuple[str, ...] = ()
+    finished: str | None = None
 
     @property
     def name(self) -> str:
         return " ".join(self.arguments)
-
-
-def make_inputs(folder: Path) -> Path:
-    """Texts, vectors, recipes and tiny models; nobody writes to them."""
-    from tests import tiny_models
-    from tests.english import sentences
-
-    texts = list(dict.fromkeys(" ".join(text.split()[:10]) for text in sentences(200)))[:72]
-    many = [f"{text} ({number})" for number in range(6) for text in texts]
-    labelled = [{"text": text, "label": "ab"[number % 2]} for number, text in enumerate(texts)]
-    pairs = [{"text1": text, "text2": texts[number - 1], "score": number % 5} for number, text in enumerate(texts)]
-    rng = np.random.default_rng(0)
-    folder.mkdir(parents=True)
-    for name, rows in (
-        ("texts", [{"text": text} for text in texts]),
-        ("many", [{"text": text} for text in many]),
-        ("train", labelled[:40]),
-        ("test", labelled[40:]),
-        ("similar", pairs[:24]),
-    ):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    (folder / "known.txt").write_text("".join(f"{text}\n" for text in texts + many), encoding="utf-8")
-    np.save(folder / "vectors.npy", rng.standard_normal((len(texts) + len(many), 24)).astype(np.float32))
-    for kind in ("bert", "qwen3"):
-        tiny_models.build(kind, folder / kind)
-    return folder
-
-
-def write_recipes(inputs: Path) -> None:
-    """The recipes as files, the run folders that are damaged, and a task."""
-    for name, recipe in recipes(inputs).items():
-        (inputs / f"{name}.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
-    (inputs / "task.yaml").write_text(yaml.safe_dump(recipes(inputs)["judged"]["judging"]["tasks"][0]))
-
-
-def make_runs(inputs: Path) -> None:
-    """Folders of a run that is done, and of one that was killed with a checkpoint."""
-    for name, kill in (("finished", None), ("unfinished", "checkpoint-4")):
-        place = fresh(inputs / f"making-{name}")
-        arguments = ["run" if kill is None else "train", str(inputs / "both.yaml")]
-        ended = command(arguments, place)
-        if ended.code:
-            raise SystemExit(f"{name}: the run ended with {ended.code}:\n{ended.output}")
-        if kill is not None:
-            at = next(n for n, (_, kind, path) in enumerate(ended.changes) if kind == "os.rename" and kill in path)
-            command(arguments, fresh(place), Kill(at + 4))
-        (place / "out").rename(inputs / name)
-        shutil.rmtree(place)
 
 
 def recipes(inputs: Path) -> dict[str, dict[str, Any]]:
@@ -130,6 +75,18 @@ def recipes(inputs: Path) -> dict[str, dict[str, Any]]:
         "planned": plain | {"corpus": {"path": str(inputs / "many.jsonl")}, "teachers": [mine]},
         "both": plain | {"teachers": [given, mine]},
         "judged": plain | {"judging": {"speed": False, "tasks": tasks}, "teachers": [mine]},
+        "mined": {
+            "corpus": {"path": str(inputs / "pairs.jsonl"), "text": ["query", "document"]},
+            "teachers": [mine],
+            "mining": {"negatives": 1},
+            "output": "out",
+        },
+        "scored": plain
+        | {
+            "corpus": {"path": str(inputs / "pairs.jsonl"), "text": ["query", "document"], "holdout": 0.2},
+            "scorers": [{"name": "judge", "scores": str(inputs / "scores.jsonl")}],
+            "method": {"name": "margin_mse"},
+        },
     }
 
 
@@ -141,10 +98,11 @@ def jobs(inputs: Path) -> list[Job]:
         arguments = (command, str(inputs / f"{name}.yaml"), *more)
         return Job(command, arguments, check, (*arguments, *again))
 
-    def other(*arguments: str, check: Any) -> Job:
-        return Job(arguments[0], arguments, check, arguments)
+    def other(*arguments: str, check: Any, finished: str | None = None) -> Job:
+        return Job(arguments[0], arguments, check, arguments, finished)
 
-    bert = str(inputs / "bert")
+    bert, kept = str(inputs / "bert"), "this folder holds a model, and it would be lost"
+    index = ("--vectors", str(inputs / "index.npy"), "--texts", str(inputs / "known.txt"))
     labelled = ("--data", str(inputs / "train.jsonl"), "--validation", str(inputs / "test.jsonl"))
     return [
         recipe("teach", "many", same_stores),
@@ -159,6 +117,11 @@ def jobs(inputs: Path) -> list[Job]:
         other("finetune", bert, *labelled, "-o", "out", "--epochs", "2", "--batch-size", "8", check=same_finetuning),
         other("compress", bert, "--data", str(inputs / "texts.jsonl"), "-o", "out", "--limit", "20", check=same_table),
         other("export", bert, "-o", "out", check=same_export),
+        recipe("mine", "mined", same_mining),
+        other("shrink", bert, "-o", "out", "--layers", "1", check=same_model, finished=kept),
+        other("adapt", bert, *index, "-o", "out", check=same_model, finished=kept),
+        other("evaluate", bert, "-t", str(inputs / "task.yaml"), "-o", "out/scores.json", check=same_scores),
+        other("geometry", bert, "--data", str(inputs / "texts.jsonl"), "-o", "out", check=same_names),
     ]
 
 
@@ -214,6 +177,18 @@ def same_finetuning(folder: Path, unkilled: Path) -> list[str]:
 
 def same_table(folder: Path, unkilled: Path) -> list[str]:
     return same_json(folder, unkilled, "out/compression.json") + same_names(folder, unkilled)
+
+
+def same_mining(folder: Path, unkilled: Path) -> list[str]:
+    return same_bytes(folder, unkilled, "out/mined.jsonl") + same_stores(folder, unkilled)
+
+
+def same_model(folder: Path, unkilled: Path) -> list[str]:
+    return same_bytes(folder, unkilled, "out/model.safetensors") + same_names(folder, unkilled)
+
+
+def same_scores(folder: Path, unkilled: Path) -> list[str]:
+    return same_json(folder, unkilled, "out/scores.json")
 
 
 def same_export(folder: Path, unkilled: Path) -> list[str]:

@@ -110,15 +110,21 @@ def _case(
         found["signals"][name] += 1
         found["places"][place] += 1
     ended = command(arguments, folder)
-    if ended.code:
+    if ended.code and not (job.finished and job.finished in ended.output):
         how = "was hanging" if ended.hung else f"ended with {ended.code}"
         return [*problems, f"started again, it {how}: {ended.output[-1500:]}"]
-    checked = forked(lambda: _print(job.check(folder, whole_run)), folder)
-    problems += [json.loads(line) for line in checked.output.splitlines() if line.startswith('"')]
-    if checked.code:
-        problems.append(f"what it left cannot be looked at: {checked.output[-600:]}")
+    problems += differing(job, folder, whole_run)
     problems += whole.broken_files(folder / "out") + foreign_touched(folder)
     found["left"] += bool(whole.left_over(folder / "out"))
+    return problems
+
+
+def differing(job: Job, folder: Path, whole_run: Path) -> list[str]:
+    """What differs from the run that was not disturbed; looked at in a fork."""
+    checked = forked(lambda: _print(job.check(folder, whole_run)), folder)
+    problems: list[str] = [json.loads(line) for line in checked.output.splitlines() if line.startswith('"')]
+    if checked.code:
+        problems.append(f"what it left cannot be looked at: {checked.output[-600:]}")
     return problems
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from attacking import jobs, tables
+from attacking import damage, endless, jobs, tables, typed
 from attacking.children import call
 from attacking.mutate import TEXTS, spoil_bytes, spoil_folder, spoil_tree, wild
 
@@ -350,4 +350,7 @@ KINDS: dict[str, Callable[[random.Random, Path, Path, Path], Act]] = {
     "model": model,
     "store": store,
     "run": run,
+    "typed": typed.typed,
+    "endless": endless.endless,
+    "checkpoint": damage.checkpoint,
 }

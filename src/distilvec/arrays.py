@@ -24,7 +24,7 @@ def as_vectors(given: Any, where: str) -> npt.NDArray[np.float32]:
         if hasattr(given, "detach"):  # torch's, which this file does not import
             given = given.detach().cpu().float()
         return np.asarray(given, dtype=np.float32)
-    except (TypeError, ValueError, RuntimeError) as problem:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as problem:
         raise DataError(
             f"no array of numbers can be made of a {type(given).__name__}: {str(problem)[:200]}",
             where=where,

@@ -6,6 +6,7 @@ the next process that writes into the folder removes what no process holds.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ _SCRATCH_BYTES = 4 << 20
 TEMPORARY = ".distilvec-tmp-"
 TEMPORARY_NAME = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{16}(\.lock)?")
 RUN_LOCK = "run.lock"
+#: Keys under which records state their checksum.
+_SUMS = {"own_checksum", "record_checksum"}
 
 
 def home(path: str) -> str:
@@ -232,6 +235,26 @@ def spilled(array: np.ndarray) -> np.ndarray:
     return kept
 
 
+def check_regular(folder: Path, *, deep: bool = False) -> None:
+    """Refuse a folder with a pipe, a socket or a device in it: whoever reads one may wait for ever.
+
+    Args:
+        deep: look into the folders below it too.
+
+    Raises:
+        DistilvecError: as above.
+    """
+    for path in sorted(folder.rglob("*") if deep else folder.iterdir()):
+        with suppress(OSError):  # a link that leads nowhere, or in a circle
+            mode = path.stat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise DistilvecError(
+                    "expected a file or a folder, found a pipe, a socket or a device",
+                    where=str(path),
+                    remedy="Take it out of the folder, or copy the folder again.",
+                )
+
+
 def read_small(file: Path, most: int = 1 << 20) -> str:
     """The text of a file that is small by its nature; nothing is opened that may never end.
 
@@ -253,6 +276,31 @@ def read_object(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def checksum_of(record: Mapping[str, Any]) -> str:
+    """The checksum of an object of JSON, over all but the checksum that it states itself."""
+    content = json.dumps({key: record[key] for key in sorted(record) if key not in _SUMS})
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def write_record(file: Path, record: Mapping[str, Any]) -> None:
+    """Write an object of JSON with its checksum, whole or not at all.
+
+    Raises:
+        EnvironmentProblem: the place cannot be written, or the disk is full.
+    """
+    content = {**record, "own_checksum": checksum_of(record)}
+    write_text(file, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_record(file: Path) -> dict[str, Any]:
+    """What `write_record` wrote; empty where that is not there, or is damaged: then its work is done again.
+
+    Records of versions that wrote no checksum are taken as they are.
+    """
+    content = read_object(file)
+    return content if content.get("own_checksum", checksum_of(content)) == checksum_of(content) else {}
 
 
 def readable(folder: Path) -> None:

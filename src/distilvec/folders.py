@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from distilvec.errors import DistilvecError
-from distilvec.files import TEMPORARY_NAME, held, read_object, try_place, write_text, writing
+from distilvec.files import TEMPORARY_NAME, check_regular, held, read_object, try_place, write_text, writing
 from distilvec.system_errors import system_problem
 
 logger = logging.getLogger(__name__)
@@ -99,9 +99,11 @@ def check(place: Path, kind: str, names: Collection[str], *, alone: bool = False
         listed = [name for each in (kind, "output", "cache") for name in manifest.get("files", {}).get(each, ())]
         others = there - {MANIFEST, *(name.partition("/")[0] for name in listed)}
         if alone and not manifest.get("alone"):
-            foreign = sorted(name for name in others if not _NOTHING.fullmatch(name))
+            others = {name for name in others if not _NOTHING.fullmatch(name)}
         else:
-            foreign = sorted(others.intersection(names))
+            others &= set(names)
+        # A disk that fails leaves folders that were made, and no list of what was to come into them.
+        foreign = sorted(name for name in others if not _is_hollow(place / name))
         if foreign:
             shown = ", ".join(name[:60] for name in foreign[:3])
             more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
@@ -114,8 +116,16 @@ def check(place: Path, kind: str, names: Collection[str], *, alone: bool = False
         try_place(place)
 
 
+def _is_hollow(path: Path) -> bool:
+    """Tell a folder without any file in it, or in a folder below."""
+    inside = path.rglob("*")
+    return path.is_dir() and not path.is_symlink() and all(each.is_dir() and not each.is_symlink() for each in inside)
+
+
 def _check_kinds(place: Path, names: Collection[str]) -> None:
-    """Refuse a file where a folder is needed, and something else where a file is."""
+    """Refuse a file where a folder is needed, something else where a file is, and what may have no end."""
+    for name in sorted(names):
+        check_regular(place / name, deep=True)
     stores = (place / "stores").glob("*") if "stores" in names else ()
     for path in [*(place / name for name in sorted(names)), *(each for each in stores if "." not in each.name)]:
         folder = path.parent != place or path.name in CACHE or "." not in path.name

@@ -65,6 +65,12 @@ def chosen(kinds: Mapping[str, type[Section]], given: Mapping[str, Any], where: 
         raise refusal(error, union_of(kinds), where) from error
 
 
+def first_problem(error: ValidationError) -> str:
+    """The key and the words of the first problem of a pydantic error: "width: Input should be greater than 0"."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
+
+
 def refusal(
     error: ValidationError,
     model: Any,

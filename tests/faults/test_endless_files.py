@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from distilvec import folders
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import read_small
@@ -118,3 +120,37 @@ def test_an_invalid_score_in_a_file_is_refused_with_its_line(tmp_path: Path) -> 
             TableScorer([{"query": "a", "document": "b", "score": odd}])
         with pytest.raises(DataError, match="row 1, column query: a text was expected"):
             TableScorer([{"query": odd, "document": "b", "score": 1}])
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
+def test_what_has_no_end_within_an_output_or_a_store_is_named(tmp_path: Path, kind: str) -> None:
+    out = folders.claim(tmp_path / "out")
+    store = SignalStore.create(out / "stores/t", {"name": "t", "kind": "vectors", "fingerprint": "f" * 16}, 4)
+    places = [out / "checkpoints/checkpoint-2/trainer_state.json", out / "tokens/offsets.npy", out / "stores/t/x.json"]
+    for place in places:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "pipe":
+            os.mkfifo(place)
+        elif kind == "device":
+            place.symlink_to("/dev/zero")
+        else:
+            os.mknod(place, 0o600 | stat.S_IFSOCK)
+        with pytest.raises(DistilvecError, match=rf"{place.name}: expected a file or a folder, found a pipe"):
+            folders.claim(out)
+        if place == places[-1]:
+            with pytest.raises(DistilvecError, match=rf"{place.name}: expected a file or a folder, found a pipe"):
+                SignalStore.open(store.path)
+        place.unlink()
+        folders.claim(out)
+    SignalStore.open(store.path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("suffix", ["txt", "csv", "jsonl", "smi", "json"])
+def test_a_terabyte_without_a_line_feed_is_no_text(tmp_path: Path, suffix: str) -> None:
+    with (tmp_path / f"a.{suffix}").open("wb") as out:
+        out.write(b"text,label\n" if suffix == "csv" else b"")
+        out.truncate(1 << 40)
+    with pytest.raises(DataError, match=rf"a\.{suffix}"):
+        read_corpus(tmp_path / f"a.{suffix}", tmp_path / "corpus")

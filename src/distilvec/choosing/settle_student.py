@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError
-from distilvec.files import alone_in, read_object, write_text
+from distilvec.files import alone_in, read_record, write_record
 from distilvec.flow.judge import PLAN, chosen_section
 from distilvec.folders import claim
 from distilvec.recipe import AutoSection, Recipe
@@ -74,7 +73,7 @@ def _settled(recipe: Recipe, section: dict[str, Any]) -> Recipe:
 
 def _same_choice(out: Path, asked: dict[str, Any]) -> dict[str, Any]:
     """Return what was measured; refuse a student not chosen, or chosen for another `auto` or by other tasks."""
-    known = read_object(out / PLAN)
+    known = read_record(out / PLAN)
     if known and known.get("asked", asked) == asked:
         return known
     what = "was chosen for something else" if known else "was not chosen, but named"
@@ -112,7 +111,7 @@ def write_plan(choice: Choice | Compiled, folder: Path, asked: dict[str, Any] | 
         EnvironmentProblem: the folder cannot be written.
     """
     content = choice.to_dict() | ({} if asked is None else {"asked": asked})
-    write_text(folder / PLAN, json.dumps(content, indent=1) + "\n")
+    write_record(folder / PLAN, content)
     from distilvec.choosing.compiled import Compiled
 
     if not isinstance(choice, Compiled):

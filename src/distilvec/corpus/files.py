@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError
-from distilvec.files import read_small, temporary
+from distilvec.files import checksum_of, read_small, temporary
 from distilvec.folders import reserve
 from distilvec.system_errors import REMEDIES, disk_problems, system_problem
 
@@ -71,13 +71,8 @@ def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def _write_manifest(file: Path, manifest: dict[str, Any]) -> None:
-    content = {**manifest, "own_checksum": _own_checksum(manifest)}
+    content = {**manifest, "own_checksum": checksum_of(manifest)}
     file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _own_checksum(manifest: dict[str, Any]) -> str:
-    content = json.dumps({key: manifest[key] for key in sorted(manifest) if key != "own_checksum"})
-    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 def _checksum(file: Path) -> str:
@@ -113,7 +108,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError(f"this folder holds no prepared corpus ({MANIFEST} is missing)", where=str(folder)) from error
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise DataError(f"the manifest is damaged ({error})", where=str(place), remedy=remedy) from error
-    if "checksums" in manifest and manifest.get("own_checksum") != _own_checksum(manifest):
+    if "checksums" in manifest and manifest.get("own_checksum") != checksum_of(manifest):
         raise DataError("the manifest is damaged (its checksum does not agree)", where=str(place), remedy=remedy)
     for name, size in sizes.items():
         file = folder / name

@@ -20,7 +20,7 @@ from typing import Any
 from distilvec.corpus.rows import Row, require_columns
 from distilvec.corpus.tables import chosen_split
 from distilvec.errors import DataError, EnvironmentProblem, nearest
-from distilvec.files import locked, read_object, whole, write_text
+from distilvec.files import locked, read_record, whole, write_record
 
 logger = logging.getLogger(__name__)
 HUB = "hub:"
@@ -210,7 +210,7 @@ class _Kept:
             pq.write_table(pa.Table.from_pylist(self._waiting), temporary, compression="zstd")
         self.count += len(self._waiting)
         record = {"state": self.state, "ended": self.ended, "rows": self.count}
-        write_text(part.with_suffix(".json"), json.dumps(record))
+        write_record(part.with_suffix(".json"), record)
         self._parts.append(part)
         self._waiting, self._written = [], time.monotonic()
 
@@ -220,7 +220,7 @@ def _record(about: Path) -> dict[str, Any] | None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    record = read_object(about)
+    record = read_record(about)
     if not {"state", "ended"} <= record.keys():
         return None
     try:

@@ -20,6 +20,8 @@ COMPRESSED = (".gz", ".zst")
 _BLOCK = 1 << 20
 # Two packed KiB unpack to at most 64 MiB or so, whatever a hostile file says.
 _PACKED = 1 << 11
+#: Of a line that is too long; beyond them it is none.
+_SKIPPED = 1 << 28
 #: Texts shrink to a fifth, much repeated ones to a fiftieth; what is small is not looked at.
 MOST_UNPACKED, UNPACKED_FREELY = 300, 16 << 20
 _BOM = b"\xef\xbb\xbf"
@@ -104,15 +106,27 @@ def lines(path: Path, longest: int) -> Iterator[Line]:
         while content := source.readline(longest):
             number += 1
             whole = content.endswith(b"\n") or len(content) < longest
-            if not whole:
-                while (rest := source.readline(_BLOCK)) and not rest.endswith(b"\n"):
-                    pass
             if number == 1:
                 check_form(content, path)
                 check_line_ends(content, path)
                 content = content.removeprefix(_BOM)
+            if not whole:
+                _skip_line(source, path, number)
             kept = content.rstrip(b"\r\n")
             yield Line(number, kept, whole, content[len(kept) :].decode())
+
+
+def _skip_line(source: BinaryIO, path: Path, number: int) -> None:
+    """Read the rest of a line; one that goes on and on is no line of texts, and a file of zeros may have a terabyte."""
+    for _ in range(_SKIPPED // _BLOCK):
+        rest = source.readline(_BLOCK)
+        if not rest or rest.endswith(b"\n"):
+            return
+    raise DataError(
+        f"this line has more than {_SKIPPED >> 20:,} MiB",
+        where=f"{path}, line {number}",
+        remedy="Is it a text file? One text or row belongs on one line.",
+    )
 
 
 class _Bounded(io.RawIOBase):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
 from distilvec.export.openvino import OpenVinoSession
+from distilvec.validation import first_problem
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -47,6 +48,23 @@ def need(*packages: str) -> None:
         )
 
 
+class Settings(BaseModel):
+    """What an export says of itself; see `export_onnx`."""
+
+    model_config = ConfigDict(strict=True)
+    inputs: list[Literal["input_ids", "attention_mask", "token_type_ids"]]
+    output: str
+    add_special_tokens: bool = True
+    padding_side: Literal["left", "right"]
+    pad_id: int
+    pad_type_id: int
+    width: int = Field(gt=0)
+    max_length: int | None
+    truncation_side: Literal["left", "right"] = "right"
+    prompts: dict[str, str]
+    default_prompt_name: str | None
+
+
 class OnnxEncoder:
     """An exported student. Made by `load_onnx`.
 
@@ -57,18 +75,15 @@ class OnnxEncoder:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, session: onnxruntime.InferenceSession | OpenVinoSession, config: dict[str, Any]
+        self, tokenizer: Tokenizer, session: onnxruntime.InferenceSession | OpenVinoSession, settings: Settings
     ) -> None:
         self._tokenizer, self._session = tokenizer, session
-        self._inputs: list[str] = config["inputs"]
-        self._output: list[str] = [config["output"]]
-        self._special = bool(config.get("add_special_tokens", True))
-        self._left = config["padding_side"] == "left"
-        self._pad = {"input_ids": config["pad_id"], "attention_mask": 0, "token_type_ids": config["pad_type_id"]}
-        self.width: int = config["width"]
-        self.max_length: int | None = config["max_length"]
-        self.prompts: dict[str, str] = config["prompts"]
-        self.default_prompt_name: str | None = config["default_prompt_name"]
+        self._inputs: list[str] = list(settings.inputs)
+        self._output = [settings.output]
+        self._special, self._left = settings.add_special_tokens, settings.padding_side == "left"
+        self._pad = {"input_ids": settings.pad_id, "attention_mask": 0, "token_type_ids": settings.pad_type_id}
+        self.width, self.max_length = settings.width, settings.max_length
+        self.prompts, self.default_prompt_name = settings.prompts, settings.default_prompt_name
 
     def encode(
         self, texts: Sequence[Text], *, prompt_name: str | None = None, batch_size: int = 32
@@ -102,7 +117,8 @@ class OnnxEncoder:
         vectors = np.empty((len(rows), self.width), dtype=np.float32)
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
-            vectors[chosen] = self._session.run(self._output, self._batch([rows[row] for row in chosen]))[0]
+            found = self._session.run(self._output, self._batch([rows[row] for row in chosen]))[0]
+            vectors[chosen] = found.reshape(len(chosen), self.width)
         return vectors
 
     def encode_query(self, texts: Sequence[Text], **options: Any) -> npt.NDArray[np.float32]:
@@ -197,15 +213,19 @@ def load_onnx(
     if engine not in ENGINES:
         raise DistilvecError(f'"{engine}" is not an engine', remedy=nearest(engine, ENGINES))
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        settings = Settings.model_validate_json((folder / CONFIG).read_bytes())
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         session = ENGINES[engine](folder / files[precision], threads)
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        if config["max_length"]:
-            tokenizer.enable_truncation(config["max_length"], direction=config["truncation_side"])
-        return OnnxEncoder(tokenizer, session, config)
+        if settings.max_length:
+            tokenizer.enable_truncation(settings.max_length, direction=settings.truncation_side)
+        encoder = OnnxEncoder(tokenizer, session, settings)
+        encoder.encode(["a text", "a longer text"])  # settings and graph belong together
+        return encoder
     except EnvironmentProblem:
         raise
+    except ValidationError as error:
+        raise DataError(first_problem(error), where=str(folder / CONFIG), remedy="Export the model again.") from error
     except Exception as error:  # both libraries raise their own kinds, some of them plain Exception
         raise DataError(f"the exported model cannot be opened ({error})", where=str(folder)) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from distilvec.corpus.groups import rows_with_companions
 from distilvec.corpus.key_set import distinct_rows
 from distilvec.errors import DistilvecError, DivergedError, EnvironmentProblem
 from distilvec.evenly import sampled_rows
-from distilvec.files import read_object, write_text
+from distilvec.files import read_record, write_record
 from distilvec.flow.fit import Trained, fit
 from distilvec.flow.identity import comparison_identity
 from distilvec.flow.judge import (
@@ -118,14 +117,14 @@ class Bench:
         self.lessons = {name: teach(prepared) for name, prepared in self.prepared.items()}
         file = self.folder / "baselines" / f"{self.identity}-found.json"
         asked = [task for task in self.tasks if isinstance(task, NeighbourTask)]
-        known = read_object(file)
+        known = read_record(file)
         for task in asked:
             if task.name in known:
                 task.remember(known[task.name])
         ask_teacher(self.tasks, next(iter(self.lessons.values())), self.corpus)
         found = {task.name: task.found for task in asked if task.found is not None}
         if found and found != known:
-            write_text(file, json.dumps(found))
+            write_record(file, found)
 
     def forget(self) -> None:
         """Remove what a finished comparison needs no more: the untrained students of its checks.
@@ -156,7 +155,7 @@ class Bench:
         Raises:
             DistilvecError: it was finished for another recipe, or for other data or tasks.
         """
-        found = read_object(file)
+        found = read_record(file)
         if not found:
             return {}
         recipe, *holds_for = found.get("identity") or [""]
@@ -192,7 +191,7 @@ class Bench:
         judged = self._judged({TRAINED: self._opened(one)})[TRAINED]
         judged |= self._task_score(one) if supervises(one.recipe) else {}
         scores = {task: score.to_dict(outputs=True) for task, score in judged.items()}
-        write_text(file, json.dumps({"identity": self.holds_for(one), "scores": scores}))
+        write_record(file, {"identity": self.holds_for(one), "scores": scores})
         _forget(one.output)
         shown = ", ".join(f"{task} {100 * score.value:.1f}" for task, score in judged.items())
         logger.info("%s, seed %d: %s", name, recipe.training.seed, shown)
@@ -204,7 +203,7 @@ class Bench:
 
     def baselines(self) -> dict[str, list[Scores]]:
         """Teacher, untrained student and free baseline, one run each."""
-        known = read_object(self.baseline_file)
+        known = read_record(self.baseline_file)
         names = set(known.get("tasks", ()))
         return {
             model: [{task: Score.from_dict(score) for task, score in scores.items()}]
@@ -224,7 +223,7 @@ class Bench:
         """Judge them once, with the first run's student before training."""
         file, recipe, first, fitted = self.baseline_file, one.recipe, lessons.first, trained.fitted
         names = [task.name for task in self.tasks] + ([TASK] if supervises(recipe) else [])
-        if read_object(file).get("tasks") == names:
+        if read_record(file).get("tasks") == names:
             return
         untrained = CachedEncoder(one.start.open())
         models: dict[str, Any] = {}
@@ -251,7 +250,7 @@ class Bench:
             model: {task: score.to_dict(outputs=True) for task, score in by_task.items()}
             for model, by_task in judged.items()
         }
-        write_text(file, json.dumps({"tasks": names, "scores": scores}))
+        write_record(file, {"tasks": names, "scores": scores})
 
     def tuned_rate(self, name: str) -> float:
         """The learning rate with the best held-out agreement, or likelihood of answers, after at most one epoch.
@@ -281,7 +280,7 @@ class Bench:
                 except DivergedError as error:
                     logger.warning("%s at a learning rate of %g: %s", name, rate, error)
                     known, failure = {"identity": self.holds_for(one), "value": None}, error
-                write_text(one.output / "agreement.json", json.dumps(known))
+                write_record(one.output / "agreement.json", known)
                 _forget(one.output)
             qualities[rate] = known["value"]
         self.tried[name] = qualities

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from distilvec.errors import DistilvecError, nearest
-from distilvec.files import alone_in, read_object, whole, write_text
+from distilvec.files import alone_in, read_record, whole, write_text
 from distilvec.flow.bench import Bench, Scores, made_of_held_out
 from distilvec.flow.defaults import log_chosen, with_defaults
 from distilvec.flow.pin import SAVED, pin
@@ -157,7 +157,7 @@ def _compared(bench: Bench, first: str, seeds: int, tune: bool, *, of_held_out: 
         for name, tried in bench.tried.items()
         if rates[name] in (min(tried), max(tried))
     ]
-    if not read_object(bench.baseline_file):
+    if "scores" not in read_record(bench.baseline_file):
         notes.append(
             "Teacher, untrained student and free baseline are missing: their scores are no longer in baselines/. "
             f"Remove runs/{slug(first)} and compare again to have them."

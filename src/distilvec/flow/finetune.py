@@ -7,7 +7,6 @@ own folder lies beside it while it is made; the same call goes on from there, or
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 from distilvec import folders
 from distilvec.errors import DistilvecError, Interrupted, nearest
-from distilvec.files import alone_in, home, write_text
+from distilvec.files import alone_in, home, read_record, write_record, write_text
 from distilvec.flow.pin import pin
 from distilvec.flow.run import Run, run
 from distilvec.folders import check_model
@@ -150,7 +149,7 @@ def _finetune(recipe: Recipe, target: Path, work: Path) -> None:
 
 def finetune_scores(folder: str | Path) -> dict[str, dict[str, float]]:
     """Return what `finetune` measured: "validation" and "test" -> metric -> value, where there was such data."""
-    record = json.loads((Path(folder) / "task" / RECORD).read_text(encoding="utf-8"))
+    record = read_record(Path(folder) / "task" / RECORD)
     return {name: record[name]["scores"] for name in ("validation", "test") if name in record}
 
 
@@ -268,11 +267,7 @@ def _digest(recipe: Recipe, files: Mapping[str, Examples]) -> str:
 
 def _is_done(target: Path, digest: str) -> bool:
     """Tell whether an equal call finished this folder."""
-    try:
-        record = json.loads((target / "task" / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return bool(record.get("digest") == digest)
+    return bool(read_record(target / "task" / RECORD).get("digest") == digest)
 
 
 def _run(recipe: Recipe, digest: str) -> Run:
@@ -313,7 +308,7 @@ def _keep(done: Run, target: Path, record: Mapping[str, Any]) -> None:
     """
     student = done.folder / "student"
     try:
-        write_text(student / "task" / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        write_record(student / "task" / RECORD, record)
         (student / REPORT).mkdir(exist_ok=True)
         for name in KEPT:
             if (done.folder / name).exists():

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from distilvec.corpus import Corpus
 from distilvec.errors import DataError
-from distilvec.files import read_object
+from distilvec.files import read_record
 from distilvec.flow.teach import Taught
 from distilvec.judging import (
     FREE,
@@ -267,7 +267,7 @@ def chosen_section(plan: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _chosen_by(recipe: Recipe, output: Path) -> set[str] | None:
     """Tasks that `student: auto` chose this student by, in this folder; None if it did not."""
-    plan = read_object(output / PLAN)
+    plan = read_record(output / PLAN)
     section = chosen_section(plan)
     try:
         chosen = None if section is None else StudentSection.model_validate(section)

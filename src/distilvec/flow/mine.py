@@ -26,7 +26,7 @@ from distilvec.folders import claim
 from distilvec.interruption import StopSignals
 from distilvec.mining.choosing import Chooser, Chosen, grouped
 from distilvec.mining.nearest import DOCUMENTS, nearest
-from distilvec.mining.outcome import PAGE, SUMMARY, Mined
+from distilvec.mining.outcome import Mined
 from distilvec.mining.sides import Pairs, Side
 from distilvec.mining.writing import PairsWriter, Texts
 from distilvec.progress import Ticker
@@ -70,14 +70,13 @@ def mine_recipe(recipe: Recipe) -> Mined:
         names = (f"negative_{number}" for number in itertools.count(1))
         columns += itertools.islice((name for name in names if name not in columns), recipe.mining.negatives)
         result = Mined(folder, columns, teachers.first.card.name, _digest(recipe, corpus, further, teachers.first))
-        known = Mined.read(folder) if (folder / SUMMARY).is_file() and result.file.is_file() else None
+        known = Mined.read(folder) if result.file.is_file() else None
         if known is not None and known.digest == result.digest:
             logger.info("%s is mined already, by an equal call", result.file)
             result = known
         else:
             _mine(recipe, (corpus, further), store, work, result)
-            write_text(folder / PAGE, result.page())
-            write_text(folder / SUMMARY, result.to_json())
+            result.write()
         for each in (work / "documents", work):
             folders.remove(each)
     return result

@@ -245,7 +245,7 @@ def numbers(name: str, answers: Sequence[Any]) -> npt.NDArray[np.float64]:
     """
     try:
         targets = np.asarray([float(answer) for answer in answers], dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"a target is not a number ({error})", where=f"task {name}") from error
     if not np.isfinite(targets).all():
         raise DataError("a target is not a finite number", where=f"task {name}")

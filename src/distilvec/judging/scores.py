@@ -129,7 +129,7 @@ class Score:
             if values.get("outputs"):
                 values["outputs"] = Outputs.from_dict(values["outputs"])
             return cls(**values)
-        except (TypeError, KeyError, ValueError, zlib.error) as error:
+        except (TypeError, KeyError, ValueError, OverflowError, zlib.error) as error:
             raise DataError(f"this is not a score ({error})") from error
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distilvec.errors import DataError
-from distilvec.files import read_object
+from distilvec.files import read_record, write_record, write_text
 from distilvec.showing import Shown
 
 #: Rows that are shown.
@@ -70,25 +68,20 @@ class Mined(Shown):
         for name, number in taken.items():
             self.taken[name] = self.taken.get(name, 0) + number
 
-    def to_json(self) -> str:
-        """All but the folder."""
-        return json.dumps({key: value for key, value in asdict(self).items() if key != "folder"}, indent=1) + "\n"
+    def write(self) -> None:
+        """Write the summary and the page into the folder."""
+        write_text(self.folder / PAGE, self.page())
+        write_record(self.folder / SUMMARY, {key: value for key, value in asdict(self).items() if key != "folder"})
 
     @classmethod
-    def read(cls, folder: Path) -> Mined:
-        """Return what an earlier call left.
-
-        Raises:
-            DataError: it cannot be understood.
-        """
+    def read(cls, folder: Path) -> Mined | None:
+        """Return what an earlier call left; None if that is not there, or is damaged."""
+        record = read_record(folder / SUMMARY)
+        record.pop("own_checksum", None)
         try:
-            return cls(folder=folder, **read_object(folder / SUMMARY))
-        except TypeError as error:
-            raise DataError(
-                f"this is no summary of a mining ({error})",
-                where=str(folder / SUMMARY),
-                remedy="Remove it, and mine again.",
-            ) from error
+            return cls(folder=folder, **record)
+        except TypeError:
+            return None
 
     def text(self) -> str:
         """Return what a terminal shows."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.blocks import find_transformer
-from distilvec.modules.folder_checks import read_json
+from distilvec.modules.settings import read_json
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

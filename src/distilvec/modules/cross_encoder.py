@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.modules.folder_checks import read_json
 from distilvec.modules.guarded import open_judge
 from distilvec.modules.opening import explain_opening
 from distilvec.modules.promised_tokens import put_into
+from distilvec.modules.settings import read_json
 from distilvec.modules.text_ids import check_unknown
 
 __all__ = ["open_cross_encoder"]

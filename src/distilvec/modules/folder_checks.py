@@ -6,17 +6,16 @@ A folder is somebody else's. It must not make us unpickle, import, or read what 
 from __future__ import annotations
 
 import errno
-import json
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.files import check_regular
 from distilvec.folders import holds_student
+from distilvec.modules.settings import read_json, stated
 from distilvec.modules.size_checks import check_size, sections, weight_files
-from distilvec.system_errors import disk_problems
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 #: Pickles that trainers leave beside a model and that nothing here reads.
@@ -79,6 +78,7 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
             else "Give a folder saved by sentence-transformers or transformers.",
         )
     entries = _listed(folder)
+    stated(folder)
     places: list[Path] = []
     for place in _places(folder, [str(entry["path"]) for entry in entries]):
         for each in (place, place / "additional_chat_templates"):  # transformers reads all that is in either
@@ -160,27 +160,6 @@ def _listed(folder: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def read_json(file: Path) -> Any:
-    """Return what a small JSON file says.
-
-    Raises:
-        DataError: it cannot be read, is not a regular file, is not JSON, or is not small (10 MB).
-    """
-    try:
-        with disk_problems("the file cannot be read", file):
-            found = file.stat()
-            if not stat.S_ISREG(found.st_mode):
-                raise ValueError("expected a file, found something else")
-            if found.st_size > 10_000_000:
-                raise ValueError(f"{found.st_size:,} bytes are no settings")
-            return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as problem:
-        what = (
-            "this is not a list of modules" if file.name == "modules.json" else "the model cannot be opened: not JSON"
-        )
-        raise DataError(f"{what} ({problem})", where=str(file)) from problem
-
-
 def _places(folder: Path, paths: list[str]) -> Iterator[Path]:
     """Every folder that modules are read from: those that modules.json names, and those within a `Router`."""
     waiting, seen = [folder, *(folder / path for path in paths)], set()
@@ -244,21 +223,6 @@ def check_links(folder: Path, place: Path) -> None:
                 remedy="Put the file itself there if you trust it: cp -rL makes a copy without links.",
             )
     check_regular(place)
-
-
-def check_regular(place: Path) -> None:
-    """Refuse a folder with a pipe, a socket or a device in it: whoever reads one may wait for ever.
-
-    Raises:
-        DistilvecError: as above.
-    """
-    for file in sorted(place.iterdir()):
-        if file.exists() and not (file.is_file() or file.is_dir()):
-            raise DistilvecError(
-                "expected a file or a folder, found a pipe, a socket or a device",
-                where=str(file),
-                remedy="Take it out of the folder, or copy the model again.",
-            )
 
 
 def _check_weights(place: Path) -> None:

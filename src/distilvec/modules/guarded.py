@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.modules.folder_checks import check_regular
+from distilvec.files import check_regular
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -53,16 +53,6 @@ def open_modules(source: str, **arguments: Any) -> SentenceTransformer:
     with nothing_made_up(source):
         opened = SentenceTransformer._load_with_module_classes(source, _own_modules(source), **arguments)
     return _really_cut(opened)
-
-
-def cut_in(folder: Path) -> int | None:
-    """The `truncate_dim` that a saved model states: its vectors are cut to so many numbers."""
-    try:
-        stated = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    size = stated.get("truncate_dim") if isinstance(stated, dict) else None
-    return size if isinstance(size, int) and size > 0 else None
 
 
 def _really_cut(model: SentenceTransformer) -> SentenceTransformer:
@@ -224,7 +214,7 @@ def nothing_made_up(folder: str | Path) -> Iterator[None]:
 
 def _register(folder: Path) -> None:
     """Make the type of our mixtures of experts known to transformers, if a model of that type is in the folder."""
-    if any(b"distilvec_moe" in file.read_bytes() for file in folder.rglob("config.json")):
+    if any(file.is_file() and b"distilvec_moe" in file.read_bytes() for file in folder.rglob("config.json")):
         import_module("distilvec.modules.moe_encoder")
 
 

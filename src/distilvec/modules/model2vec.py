@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from distilvec.errors import DataError
-from distilvec.modules.folder_checks import read_json
+from distilvec.modules.settings import read_json
 from distilvec.modules.text_ids import check_unknown
+from distilvec.validation import first_problem
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 WEIGHTS, ROWS = "model.safetensors", "embeddings"
 #: What model2vec reads of a text where its configuration says nothing.
 LENGTH = 512
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(strict=True)
+    max_length: int | None = Field(LENGTH, lt=2**32)
+    normalize: bool | None = None
 
 
 def is_model2vec(folder: str | Path) -> bool:
@@ -56,9 +64,12 @@ def open_model2vec(folder: str | Path, *, name: str, device: str | None = None) 
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
     place = Path(folder)
-    config = read_json(place / "config.json")
-    if not isinstance(config, dict):
-        raise DataError("this is no configuration of model2vec", where=f"{name}/config.json")
+    try:
+        settings = _Settings.model_validate(read_json(place / "config.json"))
+    except ValidationError as error:
+        raise DataError(
+            f"this is no configuration of model2vec ({first_problem(error)})", where=f"{name}/config.json"
+        ) from error
     tokenizer = _tokenizer(place, name)
     table = _table(place, name)
     pieces = tokenizer.get_vocab(with_added_tokens=True)
@@ -71,13 +82,12 @@ def open_model2vec(folder: str | Path, *, name: str, device: str | None = None) 
     unknown = unknown_piece(tokenizer)
     if unknown is not None:
         table[unknown] = 0
-    length = config.get("max_length", LENGTH)
-    if isinstance(length, int) and length > 0:
-        tokenizer.enable_truncation(length)
+    if settings.max_length and settings.max_length > 0:
+        tokenizer.enable_truncation(settings.max_length)
     else:
         tokenizer.no_truncation()
     modules: list[Any] = [StaticEmbedding(tokenizer, embedding_weights=torch.from_numpy(table))]
-    if config.get("normalize"):
+    if settings.normalize:
         modules.append(Normalize())
     return SentenceTransformer(modules=modules, device=device)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders, read_json
+from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders
 from distilvec.modules.guarded import (
     lacks_pooler,
     no_questions,
@@ -26,6 +26,7 @@ from distilvec.modules.guarded import (
 from distilvec.modules.moe_folder import is_nomic_moe, open_moe
 from distilvec.modules.pipeline import reads_texts, text_routes
 from distilvec.modules.promised_tokens import put_into, put_promised
+from distilvec.modules.settings import read_json, stated
 from distilvec.modules.text_ids import check_unknown, id_count
 from distilvec.modules.vision import is_vision
 from distilvec.system_errors import system_problem
@@ -203,11 +204,10 @@ def _refuse_other_kinds(folder: Path, name: str) -> None:
     Raises:
         DistilvecError: as above.
     """
-    listing, file = folder / "modules.json", folder / "config_sentence_transformers.json"
+    listing = folder / "modules.json"
     if not listing.is_file():
         return
-    settings = read_json(file) if file.is_file() else {}
-    kind = settings.get("model_type", "SentenceTransformer") if isinstance(settings, dict) else "SentenceTransformer"
+    kind = stated(folder).model_type
     if any(str(entry["type"]).startswith("pylate.") for entry in read_json(listing)):
         kind = "ColBERT"
     if kind != "SentenceTransformer":
@@ -328,13 +328,14 @@ def _too_large(name: str) -> EnvironmentProblem:
 def _try(model: SentenceTransformer, name: str) -> None:
     """Read one text: sizes that do not fit each other are known now, not after an hour of preparation."""
     tokenizer: Any = getattr(model[0], "tokenizer", None)
-    unpadded = hasattr(tokenizer, "pad_token") and tokenizer.pad_token is None
-    if unpadded and tokenizer.eos_token is not None:  # as of GPT-2, Llama and Mistral, whose masks hide it
-        tokenizer.pad_token, unpadded = tokenizer.eos_token, False
-    if not reads_texts(model) or unpadded:
+    if getattr(tokenizer, "pad_token", "") is None:  # as of GPT-2, Llama and Mistral; masks hide what pads
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
+    if not reads_texts(model):
         return
     try:
-        model.encode(["a text"], show_progress_bar=False)
+        width, said = model.encode(["a text"], show_progress_bar=False).shape[-1], model.get_embedding_dimension()
+        if said not in (None, width):
+            raise ValueError(f"its vectors have {width} numbers, and its modules say {said!r:.40}")
     except torch.OutOfMemoryError as problem:
         raise _too_large(name) from problem
     except Exception as problem:  # whatever libraries raise over configurations that contradict the weights

@@ -10,8 +10,9 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distilvec.modules.folder_checks import module_folders, read_json
+from distilvec.modules.folder_checks import module_folders
 from distilvec.modules.pipeline import text_routes
+from distilvec.modules.settings import read_json
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.folder_checks import check_links
+from distilvec.validation import first_problem
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -26,6 +28,18 @@ Encoding = Literal["single", "joint", "separate"]
 _FOLDER, _WEIGHTS, _CONFIG = "task", "head.safetensors", "task.json"
 #: Weights of a head, which a folder of somebody else's could ask memory for.
 _MOST = 1 << 28
+
+
+class _Saved(BaseModel):
+    """What task.json says."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    width: int
+    kind: Literal["classification", "regression"] = "classification"
+    labels: list[str] | None = None
+    encoding: Encoding = "single"
+    shift: FiniteFloat = 0.0
+    scale: FiniteFloat = 1.0
 
 
 class TaskHead(nn.Module):
@@ -162,10 +176,11 @@ class TaskHead(nn.Module):
         try:
             check_links(Path(folder), place)
             config = json.loads((place / _CONFIG).read_text(encoding="utf-8"))
-            head = cls(**config)
+            head = cls(**_Saved.model_validate(config).model_dump())
             head.load_state_dict(load_file(place / _WEIGHTS))
         except (OSError, ValueError, TypeError, RuntimeError, RecursionError, SafetensorError, DistilvecError) as error:
-            raise DataError(f"the task head cannot be read ({error})", where=str(place)) from error
+            told = first_problem(error) if isinstance(error, ValidationError) else error
+            raise DataError(f"the task head cannot be read ({told})", where=str(place)) from error
         return head
 
 

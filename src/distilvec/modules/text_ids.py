@@ -104,7 +104,7 @@ def check_fast(tokenizer: Any, where: str | None = None) -> None:
 
 
 def check_unknown(tokenizer: Any, where: str) -> None:
-    """Refuse a tokenizer that has neither a token nor another way for what its vocabulary lacks.
+    """Refuse a tokenizer that fails on what its vocabulary lacks: a token for unknown pieces, or around a pair.
 
     Raises:
         DistilvecError: as above; the first such text would end a run.
@@ -115,12 +115,15 @@ def check_unknown(tokenizer: Any, where: str) -> None:
     if not isinstance(core, Tokenizer):
         return
     try:
-        core.encode(_RARE)
-    except Exception as problem:  # tokenizers raises no narrower kind
+        core.encode(_RARE, _RARE)
+    except BaseException as problem:  # tokenizers raises no narrower kind; where Rust panics, not even an Exception
+        if isinstance(problem, KeyboardInterrupt | SystemExit):
+            raise
         raise DistilvecError(
-            f"its tokenizer fails on characters that its vocabulary lacks ({problem})",
+            f"its tokenizer fails on what its vocabulary lacks ({problem})",
             where=where,
-            remedy='Name an unknown token in tokenizer.json: "unk_token" (or "unk_id") and "vocab" of its "model".',
+            remedy='Name an unknown token in tokenizer.json: "unk_token" (or "unk_id") and "vocab" of its "model"; its '
+            '"post_processor" may name known tokens alone.',
         ) from problem
 
 

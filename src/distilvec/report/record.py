@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import Field, SerializeAsAny, ValidationError, create_model, field_validator
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.files import home
+from distilvec.files import home, read_small
 from distilvec.report.blocks import Chapter
 from distilvec.report.data import Part
 from distilvec.report.outcome import Outcome
@@ -20,6 +20,7 @@ from distilvec.report.sections import CHAPTERS, SECTIONS, applies, section
 from distilvec.report.sections.base import Data
 
 SCHEMA_VERSION = 2
+_LARGEST = 1 << 28
 D = TypeVar("D", bound=Data)
 
 
@@ -113,9 +114,10 @@ class Record(Part):
         place = Path(home(str(path)))
         file = place / "report.json" if place.is_dir() else place
         try:
-            return cls.from_json(file.read_bytes(), where=str(file))
-        except OSError as error:
-            raise DistilvecError(f"the record cannot be read ({error.strerror})", where=str(file)) from error
+            return cls.from_json(read_small(file, _LARGEST), where=str(file))
+        except (OSError, UnicodeDecodeError) as error:
+            told = getattr(error, "strerror", None) or error
+            raise DistilvecError(f"the record cannot be read ({told})", where=str(file)) from error
 
 
 def make_record(outcome: Outcome) -> Record:

@@ -28,11 +28,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from distilvec import system_errors
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.files import locked, read_small
 from distilvec.store.files import disk_problems, write_json
+from distilvec.validation import first_problem
 
 SCHEMA_VERSION = 1
 SIGNAL = "sentence"
@@ -40,6 +42,35 @@ VOCABULARY = "vocabulary.json"
 KEY_BYTES = 16
 DTYPES = {"float16": np.float16, "float32": np.float32, "int8": np.int8}
 WRITER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class _Signal(BaseModel):
+    model_config = ConfigDict(strict=True)
+    width: int = Field(gt=0)
+    dtype: str = ""
+    fingerprint: str | None = None
+
+
+class _Card(BaseModel):
+    model_config = ConfigDict(strict=True)
+    fingerprint: str = Field(min_length=1)
+
+
+class _Contents(BaseModel):
+    """The types of what store.json says; it may say more."""
+
+    model_config = ConfigDict(strict=True)
+    version: int = Field(alias="schema")
+    teacher: _Card
+    signals: dict[str, _Signal]
+    identity: str = ""
+
+    @field_validator("signals")
+    @classmethod
+    def _has_vectors(cls, signals: dict[str, _Signal]) -> dict[str, _Signal]:
+        if SIGNAL not in signals or signals[SIGNAL].dtype not in DTYPES:
+            raise ValueError(f'"{SIGNAL}" is missing, or its dtype is none of {", ".join(DTYPES)}')
+        return signals
 
 
 @dataclass(frozen=True)
@@ -223,7 +254,7 @@ def add_signal(folder: Path, signal: str, width: int, dtype: str, fingerprint: s
     if fingerprint is not None:
         wanted["fingerprint"] = fingerprint
     with _held(folder):
-        content = json.loads(read_small(target))
+        content = read_contents(folder)
         entry = content["signals"].setdefault(signal, wanted)
         if entry.get("fingerprint") != fingerprint:
             raise DistilvecError(
@@ -244,14 +275,14 @@ def add_signal(folder: Path, signal: str, width: int, dtype: str, fingerprint: s
 def note_precision(folder: Path, dtype: str) -> None:
     """Enter in store.json that the teacher computes some of the vectors in this type."""
     with _held(folder):
-        content = json.loads(read_small(folder / "store.json"))
+        content = read_contents(folder)
         content["teacher"]["dtype"] = dtype
         write_json(folder / "store.json", content, indent=2)
 
 
 def read_signals(folder: Path) -> dict[str, dict[str, Any]]:
     """Return what store.json says about each signal: name -> width and dtype."""
-    signals: dict[str, dict[str, Any]] = json.loads(read_small(folder / "store.json"))["signals"]
+    signals: dict[str, dict[str, Any]] = read_contents(folder)["signals"]
     return signals
 
 
@@ -260,41 +291,67 @@ def read_identity(folder: Path) -> str:
 
     "" of a store that versions up to 0.1 began.
     """
-    content = json.loads(read_small(folder / "store.json"))
-    return str(content.get("identity", ""))
+    return str(read_contents(folder).get("identity", ""))
 
 
 def read_format(folder: Path) -> StoreFormat:
+    """Return what store.json says of the vectors.
+
+    Raises:
+        DataError: as `read_contents`.
+    """
+    content = read_contents(folder)
+    signal = content["signals"][SIGNAL]
+    return make_format(content["teacher"], signal["width"], signal["dtype"])
+
+
+def read_contents(folder: Path) -> dict[str, Any]:
     """Read store.json.
 
     Raises:
-        DataError: where it is missing, unreadable, or of a newer schema version.
+        DataError: it is missing, unreadable, or of a newer schema version.
+        EnvironmentProblem: it cannot be read now.
     """
     file = folder / "store.json"
     try:
         with system_errors.disk_problems("the store cannot be read", file, "Nothing was changed."):
-            content = json.loads(read_small(file))
-        schema = content["schema"]
-        if isinstance(schema, int) and schema > SCHEMA_VERSION:
-            raise DataError(
-                f"the store has schema version {schema}, this distilvec reads up to {SCHEMA_VERSION}",
-                where=str(file),
-                remedy="Update distilvec.",
-            )
-        signal = content["signals"][SIGNAL]
-        return make_format(content["teacher"], signal["width"], signal["dtype"])
+            return understood(json.loads(read_small(file)), str(file))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(
             "this is not a store: it has no store.json",
             where=str(folder),
             remedy="Teach into a new folder, or restore the file from a copy.",
         ) from error
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(f"{type(error).__name__}: {error}", str(file)) from error
+
+
+def understood(content: Any, where: str) -> dict[str, Any]:
+    """Return what a store.json says, here or on a storage, once its types are those of one.
+
+    Raises:
+        DataError: they are not, or it is of a newer schema version.
+    """
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if isinstance(schema, int) and schema > SCHEMA_VERSION:
         raise DataError(
-            f"store.json cannot be understood ({type(error).__name__}: {error})",
-            where=str(file),
-            remedy="Restore it from a copy, or teach into a new folder.",
-        ) from error
+            f"the store has schema version {schema}, this distilvec reads up to {SCHEMA_VERSION}",
+            where=where,
+            remedy="Update distilvec.",
+        )
+    try:
+        _Contents.model_validate(content)
+    except ValidationError as error:
+        raise _damaged(first_problem(error), where) from error
+    return dict(content)
+
+
+def _damaged(problem: str, where: str) -> DataError:
+    return DataError(
+        f"store.json cannot be understood ({problem})",
+        where=where,
+        remedy="Restore it from a copy, or teach into a new folder.",
+    )
 
 
 def key_words(keys: Any) -> np.ndarray:

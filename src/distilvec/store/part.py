@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from distilvec.errors import EnvironmentProblem
+from distilvec.files import checksum_of
 from distilvec.store.files import disk_problems, sync_folder, write_json
 from distilvec.store.layout import DTYPES, KEY_BYTES, StoreFormat
 from distilvec.store.statistics import Moments
@@ -169,12 +170,7 @@ def write_file(folder: Path, name: str, batch: pa.RecordBatch, facts: dict[str, 
 
 
 def _write_record(file: Path, record: dict[str, Any]) -> None:
-    write_json(file, record | {"record_checksum": _record_checksum(record)})
-
-
-def _record_checksum(record: dict[str, Any]) -> str:
-    content = json.dumps({key: record[key] for key in sorted(record) if key != "record_checksum"})
-    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+    write_json(file, record | {"record_checksum": checksum_of(record)})
 
 
 def open_part(folder: Path, name: str, store: StoreFormat) -> StorePart:
@@ -264,8 +260,6 @@ def verify_part(folder: Path, name: str, *, changed: bool = False) -> None:
     """
     file, arrow = folder / f"{name}.json", folder / f"{name}.arrow"
     record = _read_record(file)
-    if record.get("record_checksum") != _record_checksum(record):
-        raise BadPart("the checksum of its record does not agree")
     digest = hashlib.blake2b(digest_size=32)
     try:
         modified = arrow.stat().st_mtime_ns
@@ -295,8 +289,8 @@ def _read_record(file: Path) -> dict[str, Any]:
         raise BadPart(f"its record cannot be read ({error})") from error
     except OSError as error:
         raise _unreadable(error, file, "its record") from error
-    if not isinstance(record, dict):
-        raise BadPart("its record is not an object")
+    if not isinstance(record, dict) or record.get("record_checksum") != checksum_of(record):
+        raise BadPart("the checksum of its record does not agree")
     return record
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.files import home
+from distilvec.files import check_regular, home
 from distilvec.store.codec import unpack
 from distilvec.store.files import disk_problems
 from distilvec.store.keyed import KeyedParts
@@ -84,9 +84,11 @@ class SignalStore(KeyedParts[StorePart]):
 
         Raises:
             DataError: where the folder is no store, or of a newer schema version.
+            DistilvecError: where a pipe or a device is in it.
         """
         folder = Path(home(str(path)))
         store = cls(folder, read_format(folder))
+        check_regular(folder, deep=True)
         store.refresh()
         if verify:
             store.verify()

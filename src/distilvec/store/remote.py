@@ -25,8 +25,10 @@ from distilvec.store.layout import (
     add_signal,
     check_same_teacher,
     make_format,
+    read_contents,
     read_format,
     read_signals,
+    understood,
     write_format,
     write_vocabulary,
 )
@@ -60,7 +62,7 @@ def pull(url: str, folder: str | Path) -> int:
     """
     folder = Path(folder)
     with _storage(url) as (system, root), disk_problems(folder):
-        content = _read(system, f"{root}/{FORMAT}")
+        content = _contents(system, root)
         if content is None:
             return 0
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,10 +85,10 @@ def push(folder: str | Path, url: str) -> int:
         EnvironmentProblem: the storage cannot be reached or written.
     """
     folder = Path(folder)
-    own = json.loads((folder / FORMAT).read_text(encoding="utf-8"))
+    own = read_contents(folder)
     with _storage(url) as (system, root):
         system.makedirs(root, exist_ok=True)
-        there = _read(system, f"{root}/{FORMAT}")
+        there = _contents(system, root)
         if there is not None:
             _check(folder, there, url)
         signals = {**(there or own)["signals"], **own["signals"]}
@@ -280,13 +282,21 @@ def _fetch(system: Any, root: str, folder: Path, name: str) -> bool:
     return True
 
 
+def _contents(system: Any, root: str) -> dict[str, Any] | None:
+    """The copy's store.json, or None where there is none."""
+    content = _read(system, f"{root}/{FORMAT}")
+    return None if content is None else understood(content, f"{root}/{FORMAT}")
+
+
 def _read(system: Any, path: str) -> dict[str, Any] | None:
-    """A JSON file, or None where there is none."""
+    """An object in a JSON file, or None where there is none."""
     try:
-        content: dict[str, Any] = json.loads(system.cat_file(path))
+        content = json.loads(system.cat_file(path))
+        if not isinstance(content, dict):
+            raise ValueError("no object is in it")
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EnvironmentProblem(f"this is not JSON ({error})", where=path, remedy="Remove it.") from error
     return content
 

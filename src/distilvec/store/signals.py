@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from distilvec.corpus.lazy import take
+from distilvec.errors import DataError
 from distilvec.store.axes import TokenAxes, settle_axes
 from distilvec.store.keyed import KeyedParts
 from distilvec.store.layout import VOCABULARY, states_fingerprint, write_vocabulary
@@ -19,6 +20,7 @@ from distilvec.store.ragged import RaggedSignal
 from distilvec.store.reader import SignalStore
 from distilvec.store.writer import StoreWriter
 from distilvec.teachers.signals import CANDIDATES, NEXT
+from distilvec.validation import first_problem
 
 if TYPE_CHECKING:
     from distilvec.teachers.base import Teacher
@@ -114,6 +116,10 @@ class SignalFilling:
                 each.flush()
 
 
+class _Vocabulary(BaseModel):
+    tokens: list[str]
+
+
 def _keep_vocabulary(store: SignalStore, teacher: Teacher, wanted: Wanted) -> None:
     """Token strings by id, so that a store can be aligned with a student when its teacher is gone."""
     if "tokenids" in wanted.signals and not (store.path / VOCABULARY).exists():
@@ -121,9 +127,18 @@ def _keep_vocabulary(store: SignalStore, teacher: Teacher, wanted: Wanted) -> No
 
 
 def read_vocabulary(store: SignalStore) -> list[str]:
-    """Return what `fill` kept of the teacher's tokenizer."""
-    tokens: list[str] = json.loads((store.path / VOCABULARY).read_text(encoding="utf-8"))["tokens"]
-    return tokens
+    """Return what `fill` kept of the teacher's tokenizer.
+
+    Raises:
+        DataError: it is missing or damaged.
+    """
+    file = store.path / VOCABULARY
+    try:
+        return _Vocabulary.model_validate_json(file.read_bytes(), strict=True).tokens
+    except (OSError, ValidationError) as error:
+        told = first_problem(error) if isinstance(error, ValidationError) else str(error.strerror)
+        remedy = "Remove this file and teach again: what is there is kept."
+        raise DataError(f"the teacher's vocabulary cannot be read ({told})", where=str(file), remedy=remedy) from error
 
 
 def _marked(count: int, rows: np.ndarray) -> np.ndarray:

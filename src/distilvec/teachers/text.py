@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.corpus.keys import split_pair
-from distilvec.modules.guarded import cut_in
 from distilvec.modules.opening import inner_folders, locate, locate_adapters, open_model
 from distilvec.modules.pipeline import named_prompt, read_plainly, set_length, set_pooling, side_prompt
 from distilvec.modules.promised_tokens import tokens_put
+from distilvec.modules.settings import stated
 from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.modules.text_ids import id_count
 from distilvec.teachers.base import Capabilities, Teacher
@@ -97,7 +97,7 @@ class TextTeacher(Teacher):
 
             parts = [hash_files(each, [each / CONFIG, each / WEIGHTS]) for each in added]
         beside: list[Any] = [parts, section.causal] if parts or both_ways else []  # else fingerprints are as they were
-        beside += [["first", size] for size in [cut_in(folder)] if size]
+        beside += [["first", size] for size in [stated(folder).truncate_dim] if size]
         beside += ["without its chat template"] if plain else []
         beside += tokens_put(self.model)
         self.card = self._make_card(section, folder, beside)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 import shutil
@@ -25,9 +26,11 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from distilvec.errors import GO_ON, DataError, DistilvecError
+from distilvec.files import read_small
 from distilvec.folders import MANIFEST, aside_name, differing, remove, remove_all, seal, sealed
 from distilvec.system_errors import system_problem
 from distilvec.training.distributed import rank
+from distilvec.validation import first_problem
 
 logger = logging.getLogger(__name__)
 WEIGHTS, OPTIMIZER, RANKS, STATE = "model.safetensors", "optimizer.pt", "ranks.pt", "trainer_state.json"
@@ -35,9 +38,15 @@ WEIGHTS, OPTIMIZER, RANKS, STATE = "model.safetensors", "optimizer.pt", "ranks.p
 PARTIAL = ".partial-"
 REMOVE = "Remove this folder to go on from the checkpoint before it."
 _PARTIAL = re.compile(re.escape(PARTIAL) + r"\d+")
+#: Bytes of a state: a line of the log for every step of a long training.
+_LONGEST_STATE = 1 << 30
 #: Torch says by these names, in errors without a kind, that a file cannot be written.
 _WRITERS = ("PytorchStreamWriter", "inline_container", "iostream error")
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+#: Of `Sums`.
+_SUMS = ("logged", "batches", "skipped", "seconds")
+#: Options of an optimiser that need not be as they were.
+_FREE = {"lr", "fused", "foreach"}
 #: State of an optimiser that has the shape of its parameter.
 _AS_LARGE = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
@@ -137,10 +146,9 @@ def read_state(checkpoint: Path) -> State:
     file = checkpoint / STATE
     with readable(file):
         try:
-            state = State.model_validate_json(file.read_bytes())
+            state = State.model_validate_json(read_small(file, _LONGEST_STATE))
         except ValidationError as error:
-            first = error.errors()[0]
-            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+            raise ValueError(first_problem(error)) from error
         if state.global_step != step_of(checkpoint) or not state.global_step:
             raise ValueError(f"its state is of step {state.global_step}")
     return state
@@ -213,6 +221,14 @@ def read_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> dict[s
     file = checkpoint / OPTIMIZER
     with readable(file):
         kept: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        groups = zip(kept["optimizer"]["param_groups"], optimizer.param_groups, strict=True)
+        for number, (was, now) in enumerate(groups):
+            for name, value in now.items():
+                # The schedule changes the rate, and another device the ways; the recipe decides what else there is.
+                if name not in _FREE and isinstance(value, float | tuple | bool) and was.get(name) != value:
+                    raise ValueError(f"{name} of group {number} is {was.get(name)!r:.40}, and {value} here")
+            if not math.isfinite(was["lr"]):
+                raise ValueError(f"lr of group {number} is {was['lr']}")
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for number, values in kept["optimizer"]["state"].items():
             for name in _AS_LARGE:
@@ -233,6 +249,8 @@ def read_rank(checkpoint: Path) -> dict[str, Any]:
         ranks: list[dict[str, Any]] = torch.load(file, map_location="cpu", weights_only=True)
         if not all({"generators", "sums"} <= each.keys() for each in ranks):
             raise KeyError("the state of a generator is missing")
+        if not all(math.isfinite(each["sums"][name]) for each in ranks for name in _SUMS):
+            raise ValueError("what is summed up for the log are no numbers")
         return ranks[rank() % len(ranks)]
 
 

@@ -142,5 +142,5 @@ def _step(line: str) -> float:
     try:
         entry = json.loads(line)
         return float("inf") if "train_runtime" in entry else float(entry["step"])
-    except (ValueError, RecursionError, KeyError, TypeError):
+    except (ValueError, OverflowError, RecursionError, KeyError, TypeError):
         return float("inf")

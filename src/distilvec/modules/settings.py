@@ -1,0 +1,59 @@
+"""Settings that others wrote beside a model: small files of JSON, and what sentence-transformers reads in its types."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from distilvec.errors import DataError
+from distilvec.system_errors import disk_problems
+from distilvec.validation import first_problem
+
+
+def read_json(file: Path) -> Any:
+    """Return what a small JSON file says.
+
+    Raises:
+        DataError: it cannot be read, is not a regular file, is not JSON, or is not small (10 MB).
+    """
+    try:
+        with disk_problems("the file cannot be read", file):
+            found = file.stat()
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError("expected a file, found something else")
+            if found.st_size > 10_000_000:
+                raise ValueError(f"{found.st_size:,} bytes are no settings")
+            return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        what = (
+            "this is not a list of modules" if file.name == "modules.json" else "the model cannot be opened: not JSON"
+        )
+        raise DataError(f"{what} ({problem})", where=str(file)) from problem
+
+
+class Stated(BaseModel):
+    """What is read of config_sentence_transformers.json, which may say more."""
+
+    model_config = ConfigDict(strict=True)
+    model_type: str = "SentenceTransformer"
+    prompts: dict[str, str] | None = None
+    default_prompt_name: str | None = None
+    truncate_dim: int | None = Field(None, gt=0)
+
+
+def stated(folder: Path) -> Stated:
+    """Return what a model's folder says of itself, or what holds where it says nothing.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    file = folder / "config_sentence_transformers.json"
+    try:
+        return Stated.model_validate(read_json(file) if file.is_file() else {})
+    except ValidationError as problem:
+        told = f"the model cannot be opened: {first_problem(problem)}"
+        raise DataError(told, where=str(file), remedy="Copy or download the model again.") from problem
