@@ -393,11 +393,7 @@ def explain_opening(
             where=name,
             remedy="Read that code; if you trust it, set trust_remote_code to true.",
         )
-    return DistilvecError(
-        f"the model cannot be opened: {_first_line(problem)}",
-        where=name,
-        remedy=remedy,
-    )
+    return DistilvecError(f"the model cannot be opened: {_first_line(problem)}", where=name, remedy=remedy)
 
 
 def _first_line(problem: Exception) -> str:
