@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from experiments.harness.records import WORK, digest
 from experiments.harness.script import Results, arguments, finished, settings_of
 from experiments.languages.run import unit
@@ -23,9 +24,10 @@ from distilvec.corpus import Corpus
 from distilvec.flow.demo import demo_teacher
 from distilvec.flow.prepare import open_corpus
 from distilvec.flow.run import train
-from distilvec.flow.teach import teach_one
-from distilvec.judging import CachedEncoder, Judgement, agreement
+from distilvec.flow.teach import Taught, teach_one
+from distilvec.judging import CachedEncoder, Judgement, RidgeMapped, agreement
 from distilvec.modules.blocks import parameters
+from distilvec.modules.projection import ridge_map
 from distilvec.recipe import Recipe
 from distilvec.students import Seen, load_student, shrink
 from distilvec.teachers import load_teacher
@@ -55,8 +57,8 @@ CHOSEN: dict[str, str] = {"11": "5 layers, 28,000 x 128, inner 1,100", "5.5": "4
 PROBES: dict[str, dict[str, Any]] = {
     "in the teacher's space": {"space": "teacher"},
     "own space": {},
-    "own space, rate 3e-5": {"lr": 3e-5},
     "own space, remember 1": {"remember": 1.0},
+    "own space, rate 3e-5": {"lr": 3e-5},
     "relational": {"method": {"name": "relational"}},
 }
 #: What the probes chose.
@@ -105,17 +107,17 @@ def cut(size: str) -> dict[str, Any]:
     return {"shrink": {"of": demo_teacher(), "positions": 256, **SHAPES[size][CHOSEN[size]]}, "dropout": 0.0}
 
 
-def taught(made: Recipe) -> tuple[Corpus, float]:
-    """The corpus, whose vectors are in the store, and the minutes that this took now."""
+def taught(made: Recipe) -> tuple[Corpus, Taught, float]:
+    """The corpus, the teacher with its vectors of it in the store, and the minutes that this took now."""
     begun, corpus = time.perf_counter(), open_corpus(made)
-    teach_one(made.teachers[0], corpus, made.place / "stores")
-    return corpus, (time.perf_counter() - begun) / 60
+    teacher = teach_one(made.teachers[0], corpus, made.place / "stores")
+    return corpus, teacher, (time.perf_counter() - begun) / 60
 
 
 def trained(made: Recipe) -> tuple[Path, dict[str, Any]]:
     """The student's folder, and what it cost; it is made, or gone on with, if it is not whole."""
     folder = Path(made.output) / "student"
-    corpus, teaching = taught(made)
+    corpus, _, teaching = taught(made)
     begun, used = time.perf_counter(), time.process_time()
     if not (folder / "modules.json").exists():
         train(made, resume=True)
@@ -165,6 +167,15 @@ def likeness(encode: Callable[[list[str]], Any], models: Path) -> dict[str, Any]
 def start_row(models: Path) -> dict[str, Any]:
     """all-MiniLM-L6-v2 as it is on what choices are made by."""
     return {**size_of(Path(demo_teacher())), **likeness(encoder(demo_teacher()), models)}
+
+
+def mapped_row(made: Recipe, models: Path) -> dict[str, Any]:
+    """all-MiniLM-L6-v2 with the linear map that fits a corpus best: training in the teacher's space starts so."""
+    corpus, teacher, _ = taught(made)
+    lines, student = corpus.texts(corpus.train_rows), encoder(demo_teacher())
+    vectors = [torch.from_numpy(np.asarray(read(lines))) for read in (student, teacher.encoder(corpus.modality))]
+    mapped = RidgeMapped(student, ridge_map(*vectors).numpy().T)
+    return {**size_of(Path(demo_teacher())), "texts": len(corpus), **likeness(mapped, models)}
 
 
 def probe_row(made: Recipe, models: Path) -> dict[str, Any]:
@@ -263,6 +274,8 @@ def run(results: Results, options: argparse.Namespace) -> None:
 
     if options.probes:
         row("probe/all-MiniLM-L6-v2 before training-0", start_row, models, model="all-MiniLM-L6-v2")
+        made, about = built(start(), PROBE, 0)
+        row("probe/all-MiniLM-L6-v2 with a linear map-0", mapped_row, made, models, **about)
         for name, how in PROBES.items():
             made, about = built(start(), PROBE, 0, **how)
             row(f"probe/{name}-0", probe_row, made, models, **about)
