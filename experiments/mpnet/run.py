@@ -51,7 +51,7 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
         "4 layers, 26,000 x 80, inner 372": PIECES["quarter, 26,000 pieces"],
     },
 }
-#: Shape of each size: the one above that is nearest to the teacher before training.
+#: Shape of each size: guessed until `--shapes` was run, then the one that is nearest to the teacher before training.
 CHOSEN: dict[str, str] = {"11": "5 layers, 28,000 x 128, inner 1,100", "5.5": "4 layers, 26,000 x 80, inner 372"}
 #: Probes with all-MiniLM-L6-v2 as the start: what differs from the first.
 PROBES: dict[str, dict[str, Any]] = {
@@ -179,7 +179,7 @@ def mapped_row(made: Recipe, models: Path) -> dict[str, Any]:
 
 
 def probe_row(made: Recipe, models: Path) -> dict[str, Any]:
-    """A short training, and what a choice is made by."""
+    """A training, and what a choice is made by."""
     folder, about = trained(made)
     return {**about, **likeness(encoder(folder), models)}
 
@@ -295,7 +295,9 @@ def run(results: Results, options: argparse.Namespace) -> None:
             else:
                 how = {**BEST, "lr": 1e-3}
                 made, about = built(cut(size), options.texts, seed, epochs=options.epochs, **how)
-            row(f"{size}-{seed}", student_row, made, models, parts=texts.PART, **about)
+            row(f"trained/{size}-{seed}", probe_row, made, models, **about)
+            if options.judge:
+                row(f"{size}-{seed}", student_row, made, models, parts=texts.PART, **about)
     if options.rivals:
         row("model2vec-0", model2vec_row, models, 256, numbers=256, parts=texts.PART, version=version("model2vec"))
 
@@ -305,7 +307,9 @@ def main() -> None:
     parser.add_argument("--models", type=Path, help=f"folder of {MODEL}")
     parser.add_argument("--probes", action="store_true", help="short trainings of the largest student, compared")
     parser.add_argument("--shapes", action="store_true", help="shapes of the smaller ones, before training")
-    parser.add_argument("--judge", action="store_true", help="the teacher and all-MiniLM-L6-v2 as they are")
+    parser.add_argument(
+        "--judge", action="store_true", help="teacher, all-MiniLM-L6-v2 and trained students on all sets"
+    )
     parser.add_argument("--sizes", nargs="*", choices=["22.7", *SHAPES, "table"], default=[])
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--texts", type=int, default=WHOLE)

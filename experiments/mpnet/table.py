@@ -17,7 +17,8 @@ _ABOUT = (
 )
 _CHOICE = (
     "Share of the ten nearest held-out texts that are found again, by field, in percent, and the mean of Spearman's",
-    "correlation of all cosines with the teacher's. The corpus has no text of the fields with a star.",
+    "correlation of all cosines with the teacher's. The corpus has no text of the fields with a star. Minutes: of",
+    "training, by the clock on a shared machine; in brackets the processor's.",
 )
 
 
@@ -32,7 +33,11 @@ def write_page(rows: Rows, folder: Path) -> str:
     whole = {name: row for name, row in rows.items() if "nine" in row}
     if whole:
         lines += ["## Judged", "", *_ABOUT, "", *_judged(whole), "", "## Sets", "", *_sets(whole), ""]
-    for part, title in (("probe", "Probes of the largest student"), ("shape", "Shapes before training")):
+    for part, title in (
+        ("trained", "Trained"),
+        ("probe", "Probes of the largest student"),
+        ("shape", "Shapes before training"),
+    ):
         if found := below(rows, part):
             lines += [f"## {title}", "", *_CHOICE, "", *_choices(found), ""]
     return written(folder, lines[:-1])
@@ -53,8 +58,7 @@ def _judged(whole: Rows) -> list[str]:
         for group, average, _ in _GROUPS:
             cells.append(_against(row[group], average, name))
         cells += [f"{100 * row[mean]['of_ten']:.1f}" for mean in ("mean", "unseen")]
-        cells += [f"{row['texts']:,}" if "texts" in row else "", f"{row['epochs']:g}" if "epochs" in row else ""]
-        lines.append(line(*cells, _minutes(row)))
+        lines.append(line(*cells, *_read(row), _minutes(row)))
     return lines
 
 
@@ -70,6 +74,11 @@ def _against(found: dict[str, Any], average: str, name: str) -> str:
     gap = found["above_minilm"]
     low, high = (100 * each for each in gap["interval"])
     return f"{shown} ({100 * gap['value']:+.2f}, {low:+.2f} to {high:+.2f})"
+
+
+def _read(row: dict[str, Any]) -> tuple[str, str]:
+    """Texts and epochs of a training; empty if there was none."""
+    return (f"{row['texts']:,}" if "texts" in row else "", f"{row['epochs']:g}" if "epochs" in row else "")
 
 
 def _minutes(row: dict[str, Any]) -> str:
@@ -100,10 +109,10 @@ def _choices(found: Rows) -> list[str]:
     fields = list(next(iter(found.values()))["of_ten"])
     unseen = {"brown", "other packages"}
     titles = [f"{field} *" if field in unseen else field for field in fields]
-    lines = head("row", "parameters", *titles, "mean", "unseen", "order", "minutes")
+    lines = head("row", "parameters", *titles, "mean", "unseen", "order", "texts", "epochs", "minutes")
     for name, row in found.items():
         cells = [name.rpartition("-")[0], f"{row['parameters'] / 1e6:.2f} M"]
         cells += [f"{100 * row['of_ten'][field]:.1f}" for field in fields]
         cells += [f"{100 * row[mean]['of_ten']:.1f}" for mean in ("mean", "unseen")]
-        lines.append(line(*cells, f"{row['mean']['order']:.3f}", _minutes(row)))
+        lines.append(line(*cells, f"{row['mean']['order']:.3f}", *_read(row), _minutes(row)))
     return lines
