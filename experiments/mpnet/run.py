@@ -45,6 +45,7 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
         "5 layers, 28,000 x 128, inner 1,100": {"layers": 5, "vocabulary": 28_000, "embedding": 128, "inner": 1_100},
         "4 layers, 30,000 x 128, inner 1,536": {"layers": 4, "vocabulary": 30_000, "embedding": 128},
         "mpnet, 1 layer, 5,000": {"layers": [1], "vocabulary": 5_000},
+        "mpnet, 2 layers, 5,000, inner 384": {"layers": [1, 12], "vocabulary": 5_000, "inner": 384},
     },
     "5.5": {
         "4 layers, 20,000 x 80, inner 528": SIZES["quarter"],

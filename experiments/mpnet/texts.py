@@ -140,7 +140,7 @@ def parts() -> dict[str, list[JudgingTask]]:
     ]
     return {
         "nine": [load_task(_nine(name, data), data) for name in TALAS_SETS],
-        "unseen": [load_task(spec, data) for spec in others],
+        "others": [load_task(spec, data) for spec in others],
         "retrieval": [cranfield(), *_searches()],
     }
 
