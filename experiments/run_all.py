@@ -28,6 +28,7 @@ sharpness --epochs 15 --rows adamw asam
 alignment
 defaults --rows minilm/banking77 minilm/docstrings minilm/sentences
 languages --table
+mpnet --table
 headline
 quarter --sizes quarter --seeds 0 1
 quarter --sizes twentieth --epochs 8 --seeds 0 1 2

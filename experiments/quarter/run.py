@@ -194,29 +194,43 @@ def scores(made: Recipe, model: Path, tasks_of: dict[str, list[JudgingTask]]) ->
     for group, tasks in tasks_of.items():
         both = Judgement(judgement("teacher", demo_teacher(), group, tasks).scores)
         both.scores |= judgement("student", model, group, tasks).scores
-        average = "retrieval" if group == "retrieval" else "all"
-        difference = both.difference("student", "teacher", average)
-        found[group] = {
-            "tasks": {
-                model: {name: {"value": s.value, "interval": s.interval, "metric": s.metric} for name, s in row.items()}
-                for model, row in both.scores.items()
-            },
-            "averages": {model: both.averages(model) for model in both.scores},
-            "retention": both.retention("student", "teacher"),
-            "difference": {"value": difference.value, "interval": difference.interval},
-        }
-        if group == "retrieval":
-            found[group]["bm25"] = {task.name: task.bm25() for task in tasks if isinstance(task, RetrievalTask)}
-        else:
-            clean = both.without(tasks, seen)
-            found[group]["without_overlap"] = {model: clean.averages(model) for model in clean.scores}
+        found[group] = beside_teacher(both, group, tasks, seen)
+    return found
+
+
+def beside_teacher(both: Judgement, group: str, tasks: list[JudgingTask], seen: set[str]) -> dict[str, Any]:
+    """Scores of models on a group of tasks, and the student's difference to the teacher.
+
+    Args:
+        seen: texts of the corpus; the averages are also taken without test items that have one of them.
+    """
+    average = "retrieval" if group == "retrieval" else "all"
+    difference = both.difference("student", "teacher", average)
+    found: dict[str, Any] = {
+        "tasks": {
+            model: {name: {"value": s.value, "interval": s.interval, "metric": s.metric} for name, s in row.items()}
+            for model, row in both.scores.items()
+        },
+        "averages": {model: both.averages(model) for model in both.scores},
+        "retention": both.retention("student", "teacher"),
+        "difference": {"value": difference.value, "interval": difference.interval},
+    }
+    if group == "retrieval":
+        found["bm25"] = {task.name: task.bm25() for task in tasks if isinstance(task, RetrievalTask)}
+    else:
+        clean = both.without(tasks, seen)
+        found["without_overlap"] = {model: clean.averages(model) for model in clean.scores}
     return found
 
 
 def judgement(name: str, model: str | Path, group: str, tasks: list[JudgingTask]) -> Judgement:
     """A model's scores on a group of tasks, kept with what it said of each item."""
     place = WORK / EXPERIMENT if name == "teacher" else Path(model).parent
-    file = place / "judged" / f"{name}-{group}.json"
+    return kept_judgement(place / "judged" / f"{name}-{group}.json", name, model, tasks)
+
+
+def kept_judgement(file: Path, name: str, model: str | Path, tasks: list[JudgingTask]) -> Judgement:
+    """A model's scores on tasks, with what it said of each item; read from the file if it is there."""
     if not file.exists():
         made = judge({name: CachedEncoder(load_teacher(model=model, dtype=DTYPE))}, tasks)
         file.parent.mkdir(parents=True, exist_ok=True)

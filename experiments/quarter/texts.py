@@ -62,11 +62,11 @@ def everything() -> Path:
     return file
 
 
-def documents() -> list[dict[str, str]]:
-    """Docstrings of one package in a row, 100 to 180 words together."""
+def documents(pairs: list[dict[str, str]] | None = None) -> list[dict[str, str]]:
+    """Docstrings of one package in a row, 100 to 180 words together; of all packages where none are given."""
     made: list[dict[str, str]] = []
     parts: dict[str, list[str]] = {}
-    for pair in others():
+    for pair in others() if pairs is None else pairs:
         told = parts.setdefault(pair["package"], [])
         told += f"{pair['summary']} {pair['description']}".split()
         if len(told) >= LONG[0]:
