@@ -211,5 +211,6 @@ def test_the_other_layout_goes_and_what_is_not_ours_stays(exported: Path, tiny_s
     assert not {name for name in left if name.startswith(("onnx/", "page/")) and name != "page/mine.txt"}
     taken = tmp_path / "taken"
     (taken / "onnx").mkdir(parents=True)
+    (taken / "onnx" / "mine.txt").write_text("mine")
     with pytest.raises(DistilvecError, match="/taken: .*onnx"):
         export_web(tiny_static, taken)

@@ -48,10 +48,14 @@ def shard(distiller: Distiller, device: torch.device) -> None:
 
 def collect(distiller: nn.Module, into: nn.Module) -> None:
     """Load the whole weights and buffers of a sharded model into one that is not; every process has to ask."""
-    own = into.state_dict()
+    own, others = into.state_dict(), dict[str, Any]()
     with torch.no_grad():
-        for name, value in distiller.state_dict().items():  # one by one: all of them would be a further copy
-            own[name].copy_(whole(value))
+        for name, value in distiller.state_dict().items():
+            if isinstance(value, DTensor):
+                own[name].copy_(value.full_tensor())  # one by one: all of them would be a further copy
+            else:
+                others[name] = value
+    into.load_state_dict(others, strict=False)  # some are state that no tensor of the model holds
 
 
 def spread(source: nn.Module, distiller: nn.Module) -> None:
