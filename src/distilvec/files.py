@@ -295,7 +295,7 @@ def write_record(file: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_record(file: Path) -> dict[str, Any]:
-    """What `write_record` wrote; empty where that is not there, or is damaged: then its work is done again.
+    """Read what `write_record` wrote; empty where that is not there, or is damaged: then its work is done again.
 
     Records of versions that wrote no checksum are taken as they are.
     """

@@ -21,7 +21,7 @@ class TaskKind(StrEnum):
 
 
 class ExportFormat(StrEnum):
-    """What a student is exported for."""
+    """The program a student is exported for."""
 
     onnx = "onnx"
     gguf = "gguf"

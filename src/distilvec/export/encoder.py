@@ -49,7 +49,7 @@ def need(*packages: str) -> None:
 
 
 class Settings(BaseModel):
-    """What an export says of itself; see `export_onnx`."""
+    """The settings that an export states; see `export_onnx`."""
 
     model_config = ConfigDict(strict=True)
     inputs: list[Literal["input_ids", "attention_mask", "token_type_ids"]]

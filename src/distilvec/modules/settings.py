@@ -36,7 +36,7 @@ def read_json(file: Path) -> Any:
 
 
 class Stated(BaseModel):
-    """What is read of config_sentence_transformers.json, which may say more."""
+    """The keys that are read of config_sentence_transformers.json, which may say more."""
 
     model_config = ConfigDict(strict=True)
     model_type: str = "SentenceTransformer"

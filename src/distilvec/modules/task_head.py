@@ -31,7 +31,7 @@ _MOST = 1 << 28
 
 
 class _Saved(BaseModel):
-    """What task.json says."""
+    """The settings of a task head, as task.json has them."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     width: int

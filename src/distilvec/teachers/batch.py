@@ -36,8 +36,8 @@ _UNDER_WAY = ("validating", "in_progress", "finalizing", "cancelling")
 
 @dataclasses.dataclass
 class Taken:
-    """How many results have a vector and how many failed; the keys of texts that the service refuses, what it says of
-    the first that failed, and line and width of the first vector of another width.
+    """The outcome of results: how many have a vector and how many failed, the keys of texts that the service refuses,
+    what it says of the first that failed, and line and width of the first vector of another width.
     """
 
     answered: int = 0

@@ -325,7 +325,7 @@ class Endpoint:
 
 
 def request_body(api: ApiSection) -> dict[str, Any]:
-    """What every request holds beside its texts."""
+    """The fields that every request holds beside its texts."""
     return {
         "model": api.model,
         **({"dimensions": api.dimensions} if api.dimensions else {}),
