@@ -1,4 +1,4 @@
-"""What llama.cpp does with a GGUF file of a BERT, written again from the file alone: words, pieces, and vectors."""
+"""A second reader of GGUF files of a BERT: llama.cpp's words, pieces and vectors, from the file alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints, damaged bit by bit and field by field, as they are or sealed again, and a training that goes on."""
+"""Damage checkpoints bit by bit and field by field, with or without a new seal, and resume the training."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _in_json(place: Path, rng: random.Random) -> str:
 
 
 def _in_pickle(place: Path, rng: random.Random) -> tuple[str, bool]:
-    """Another value in a field of what torch saved, and whether it can be told from a right one."""
+    """Put another value into a field that torch saved; say whether it can be told from a right one."""
     import torch
 
     file = rng.choice((place / "optimizer.pt", place / "optimizer.pt", place / "ranks.pt"))

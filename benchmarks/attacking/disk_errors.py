@@ -1,4 +1,4 @@
-"""Errors of the disk at a chosen change of a command: what it says, what it leaves, and whether it goes on after."""
+"""Make the disk fail at a chosen write of a command; judge its message, its files, and its next start."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def block(
 
 
 def _case(job: Job, fault: Fault, whole_run: Path, folder: Path) -> tuple[list[str], int]:
-    """What is wrong with how the command ended, with what it left, and with how it goes on where the disk works."""
+    """List faults of the end of the command, of the files it left, and of its next start on a disk that works."""
     ended = command(job.arguments, folder, fault)
     problems = _spoken(ended, fault) + foreign_touched(folder)
     problems += [f"after the error: {line}" for line in whole.broken_files(folder / "out")]
@@ -65,7 +65,7 @@ def _case(job: Job, fault: Fault, whole_run: Path, folder: Path) -> tuple[list[s
 
 
 def _spoken(ended: Ended, fault: Fault) -> list[str]:
-    """What is wrong with how it ended: the reason has to be the system's, and the advice has to go with it."""
+    """List faults of the last message: its reason has to be the system's, and its advice has to fit the reason."""
     said = ended.output[-1500:]
     if ended.hung:
         return [f"it was hanging: {said}"]

@@ -1,4 +1,4 @@
-"""What is done with JSON of other types: a command or a function that reads it, and the right value where one is known.
+"""Readers of JSON: a command or a function for each file, and the right value where one is known.
 
 An `AssertionError` says that something was taken silently and came out wrong.
 """

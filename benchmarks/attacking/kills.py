@@ -120,7 +120,7 @@ def _case(
 
 
 def differing(job: Job, folder: Path, whole_run: Path) -> list[str]:
-    """What differs from the run that was not disturbed; looked at in a fork."""
+    """List differences from the undisturbed run; a fork looks at them."""
     checked = forked(lambda: _print(job.check(folder, whole_run)), folder)
     problems: list[str] = [json.loads(line) for line in checked.output.splitlines() if line.startswith('"')]
     if checked.code:

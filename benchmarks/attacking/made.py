@@ -1,4 +1,4 @@
-"""What the attack works on: texts, vectors, recipes, models, and what commands leave."""
+"""Material of the attack: texts, vectors, recipes, models, and folders that commands leave."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def write_recipes(inputs: Path) -> None:
 
 
 def make_runs(inputs: Path, left: Any) -> None:
-    """What the commands leave: a run that is done, one that was killed with a checkpoint; if `left`, what others do."""
+    """Make folders that commands leave: a finished run, one killed after a checkpoint; with `left`, those of others."""
     both = str(inputs / "both.yaml")
     _make(inputs, "finished", ("run", both))
     _make(inputs, "unfinished", ("train", both), kill_at="checkpoint-4")

@@ -1,4 +1,4 @@
-"""What the attack found, as JSON and as a table."""
+"""Results of the attack, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS = {"kills": "kill-", "errors": "error-"}
 
 
 def gather(found: Sequence[dict[str, Any]], seed: int) -> dict[str, Any]:
-    """What all blocks found, by command and kind."""
+    """Add up the results of all blocks, by command and kind."""
     import numpy as np
     import torch
 
@@ -56,7 +56,7 @@ def part_of(block: str) -> str:
 
 
 def keep_the_other(result: dict[str, Any], file: Path) -> None:
-    """Where only some parts were tried, what `file` says of the others goes into the result."""
+    """Complete a result with the parts in `file` that were not tried this time."""
     before = json.loads(file.read_text()) if file.exists() else {}
     for part in (*PARTS, "inputs"):
         if not result[part] and before.get(part):

@@ -114,7 +114,7 @@ def fields(content: Any, field: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 
 def replaced(content: Any, field: tuple[Any, ...], value: Any) -> Any:
-    """Another value in a field."""
+    """Put another value into a field."""
     if not field:
         return value
     first, rest = field[0], field[1:]

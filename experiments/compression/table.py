@@ -30,7 +30,7 @@ STATIC = {
 
 
 def write_page(rows: Rows, folder: Path) -> str:
-    """What is there, as Markdown; also written to `table.md`."""
+    """Write all rows as Markdown to `table.md`; returns the text."""
     lines = ["# The headline student compressed, and static students beside it", ""]
     lines += ["Made by `python -m experiments.compression.run` (its README says what was measured on what)."]
     if "headline" in rows:

@@ -155,7 +155,7 @@ def encoder(model: Path | str) -> CachedEncoder:
 
 
 def likeness(encode: Callable[[list[str]], Any], models: Path) -> dict[str, Any]:
-    """What a choice is made by: share of the teacher's ten nearest that are found, by field; mean of all and unseen."""
+    """Return the share of the teacher's ten nearest texts found, by field, with means over all and unseen ones."""
     found: dict[str, Any] = {"of_ten": {}, "order": {}}
     for field, each in texts.held_out().items():
         alike = agreement(reference(models)[field], np.asarray(encode(each)))
@@ -243,7 +243,7 @@ def student_row(made: Recipe, models: Path) -> dict[str, Any]:
 
 
 def model2vec_row(models: Path, numbers: int) -> dict[str, Any]:
-    """What model2vec makes of the teacher itself."""
+    """Make and judge model2vec's own table of the teacher."""
     from model2vec.distill import distill
 
     folder = WORK / EXPERIMENT / f"model2vec-{numbers}"

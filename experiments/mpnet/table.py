@@ -23,7 +23,7 @@ _CHOICE = (
 
 
 def write_page(rows: Rows, folder: Path) -> str:
-    """What is there, as Markdown; also written to `table.md`."""
+    """Write all rows as Markdown to `table.md`; returns the text."""
     lines = [
         "# all-mpnet-base-v2, the ladder",
         "",

@@ -10,7 +10,7 @@ from experiments.harness.tables import line, written
 
 
 def write_page(rows: Rows, folder: Path) -> str:
-    """What is there, as Markdown; also written to `table.md`."""
+    """Write all rows as Markdown to `table.md`; returns the text."""
     lines = [
         "# Old indexes",
         "",

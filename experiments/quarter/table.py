@@ -25,7 +25,7 @@ _LIKENESS = ("cosine", "order", "ten nearest")
 
 
 def write_page(rows: Rows, folder: Path) -> str:
-    """What is there, as Markdown; also written to `table.md`."""
+    """Write all rows as Markdown to `table.md`; returns the text."""
     whole = {name: row for name, row in rows.items() if "/" not in name}
     speeds, rivals = below(rows, "speed"), below(rows, "rival")
     lines = ["# Students of a quarter, an eighth and a twentieth", ""]

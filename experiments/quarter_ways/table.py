@@ -14,7 +14,7 @@ _ABOUT = (
 
 
 def write_page(rows: Rows, folder: Path) -> str:
-    """What is there, as Markdown; also written to `table.md`."""
+    """Write all rows as Markdown to `table.md`; returns the text."""
     lines = ["# Ways to train a student of a quarter", ""]
     lines += [
         "Made by `python -m experiments.quarter_ways.run` (its README says what was trained and measured on what)."

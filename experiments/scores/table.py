@@ -18,7 +18,7 @@ ARMS = {
 
 
 def write_page(rows: Rows, folder: Path) -> str:
-    """What is there, as Markdown; also written to `table.md`."""
+    """Write all rows as Markdown to `table.md`; returns the text."""
     lines = ["# Scores as lessons", ""]
     lines += ["Made by `python -m experiments.scores.run` (its README says what was trained and judged on what)."]
     probes = below(rows, "probe")

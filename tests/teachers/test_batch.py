@@ -61,7 +61,7 @@ def stored(folder: Path) -> SignalStore:
 
 
 def right(folder: Path, texts: list[str] = TEXTS) -> bool:
-    """Whether the store has the right vectors for these texts, and no others."""
+    """Tell whether the store has the right vectors for these texts, and no others."""
     from distilvec.corpus.keys import content_keys
 
     store = stored(folder)
@@ -222,7 +222,7 @@ def test_the_command_ends_in_one_line_while_a_job_is_under_way(
 
 
 def answers(file: Path, into: Path, prompt: str = "say: ", **changes: Any) -> None:
-    """What a service answers to a file of requests; `changes` are of the third line's body."""
+    """Answer a file of requests as a service does; `changes` replace parts of the third line's body."""
     lines = []
     for number, request in enumerate(map(json.loads, file.read_text().splitlines())):
         text = request["body"]["input"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -90,4 +89,10 @@ def _services(recipe: Recipe) -> Iterator[tuple[ServiceSection, Corpus, Path, Si
 
 
 def _results(files: Sequence[Path], name: str) -> Iterator[Result]:
-    return read_results(chain.from_iterable(file.open("rb") for file in files), name)
+    return read_results(_lines(files), name)
+
+
+def _lines(files: Sequence[Path]) -> Iterator[bytes]:
+    for file in files:
+        with file.open("rb") as lines:
+            yield from lines
