@@ -1,6 +1,6 @@
 """A student of half a billion parameters in one process, and sharded over two.
 
-    python benchmarks/sharding.py                  # 8 GB of memory, minutes
+    python benchmarks/sharding.py                  # recorded with --layers 8, where a process takes 5.7 GB
     python benchmarks/sharding.py --layers 2       # a small one, to try it
 
 `distilvec train` on random weights: in one process with batches of 8, and by torchrun in two, which share them,
@@ -81,7 +81,7 @@ def measured(folder: Path, processes: int, layers: int) -> dict[str, Any]:
 
 
 def difference(folder: Path) -> dict[str, float]:
-    """Largest difference of a weight between the two students, largest and mean, and how many weights they have."""
+    """Return the largest and the mean difference of a weight between the two students, and their number of weights."""
     from safetensors.numpy import load_file
 
     files = [next((folder / name / "student").rglob("model.safetensors")) for name in ("1", "2")]

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 #: Methods that learn nothing from a query with one document.
 ORDERS = ("margin_mse", "score_kl")
-#: Items to train on; with 40 a student gains 3 points of neighbours, with 20 none (experiments/results/defaults).
+#: Items to train on; by the defaults a student gains 3 points of neighbours with 40 and none with 20
+#: (experiments/results/defaults).
 FEWEST_TRAINED = 40
 
 
@@ -173,9 +174,7 @@ def warn_of_few(prepared: Prepared) -> None:
     """Warn if too few items are held out to compare student and teacher, unless none are on purpose, or trained on."""
     trained = len(prepared.corpus.train_rows)
     if trained < FEWEST_TRAINED and prepared.recipe.teachers:
-        told = (
-            "%d %s to train on are few: training adds next to nothing to the student's start; give more, without labels"
-        )
+        told = "%d %s to train on are few: training adds little to the student's start; give more, without labels"
         logger.warning(told, trained, prepared.corpus.kind.noun)
     few, section = too_few_held_out(prepared), prepared.recipe.corpus
     if few and section is not None and section.holdout != 0:
