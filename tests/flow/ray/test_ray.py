@@ -31,6 +31,7 @@ def cluster() -> Iterator[str]:
     """Address of a cluster on this machine, with processors for two workers."""
     pytest.importorskip("ray", reason="the extra ray is not installed")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_worker_niceness", "0")  # with its 15, workers starve beside other tests
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}

@@ -58,6 +58,7 @@ def cluster(address: str | None, workers: int | None) -> Iterator[Any]:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # or every pool begins with a line that alarms for nothing
     if address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a local cluster of ours tells nobody about itself
+        os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 leaves workers what other processes leave over
         own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         processors = max(own, workers or 1)
         options |= {"num_cpus": processors, "include_dashboard": False, "object_store_memory": _OBJECT_BYTES}
