@@ -43,6 +43,8 @@ def carried(function: Any) -> list[Any]:
 
 def source_of(function: Any) -> str | None:
     """The text of a function or class; None where it is not to be had."""
+    if getattr(getattr(function, "__code__", None), "co_filename", None) == "<string>":
+        return None  # `exec` and `python -c` share this name; from Python 3.13 on inspect shows the latter for both
     try:
         return textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
