@@ -18,11 +18,12 @@ import numpy as np
 import openai
 import pytest
 from sentence_transformers import SentenceTransformer
-from tests.serving.server import Arrivals, batched, running
+from tests.serving.server import Arrivals, batched, posted, running
 from tests.training.starting import Starter
 
 from distilvec.cli.main import main
 from distilvec.errors import DistilvecError
+from distilvec.export import export_onnx, load_onnx
 from distilvec.serving import Batcher, BusyError, application
 from distilvec.serving.serve import serve
 from distilvec.teachers import load_teacher
@@ -288,6 +289,36 @@ def test_a_client_that_disconnects_does_not_delay_others() -> None:
         return await stays
 
     assert batched(work, encode=lengths)[0, 0] == 5
+
+
+# an exported student
+
+
+@pytest.fixture(scope="module")
+def export(model: SentenceTransformer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("export")
+    model.save_pretrained(str(folder / "model"))
+    export_onnx(folder / "model", folder / "onnx")
+    return folder / "onnx"
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_an_export_answers_with_its_own_vectors(export: Path, sentences: list[str], precision: Any) -> None:
+    encoder = load_onnx(export, precision=precision)
+    with running(application(encoder, "small", batch=8)) as address:
+        for side, encode in ((None, encoder.encode), ("query", encoder.encode_query)):
+            for text in sentences[:5]:  # one at a time: in int8 a text's vector depends on those beside it
+                found = posted(address, input=[text], input_type=side).json()
+                assert np.allclose(found["data"][0]["embedding"], encode([text])[0], atol=1e-6)
+                pieces = encoder.tokenizer.encode(text, add_special_tokens=False).ids
+                assert side == "query" or found["usage"]["prompt_tokens"] == len(pieces)
+
+
+def test_the_precision_of_a_model_that_is_no_export_is_refused(model: SentenceTransformer, tmp_path: Path) -> None:
+    model.save_pretrained(str(tmp_path / "model"))
+    with pytest.raises(DistilvecError, match="is no export") as caught:
+        serve(str(tmp_path / "model"), precision="int8")
+    assert "distilvec export" in str(caught.value)
 
 
 # the command

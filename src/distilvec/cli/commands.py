@@ -27,6 +27,13 @@ class ExportFormat(StrEnum):
     gguf = "gguf"
 
 
+class ExportPrecision(StrEnum):
+    """The numbers of an exported student."""
+
+    float32 = "float32"
+    int8 = "int8"
+
+
 class Encoding(StrEnum):
     """The ways to read a pair of texts."""
 
@@ -306,18 +313,20 @@ def recipes(
 
 
 def serve(
-    model: Annotated[str, typer.Argument(help="student: folder or hub id")],
+    model: Annotated[str, typer.Argument(help="student (folder or hub id), or a folder of `export`")],
     host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0 = all networks")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 = any that is free", min=0, max=65535)] = 8080,
     name: Annotated[str | None, typer.Option(help="name that clients ask for; default the folder's")] = None,
     key_env: Annotated[str | None, typer.Option(help="environment variable with the key that clients send")] = None,
     batch_size: Annotated[int, typer.Option(help="texts that are encoded together", min=1)] = 64,
+    precision: Annotated[ExportPrecision | None, typer.Option(help="of an export; default float32")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Answer requests for vectors over HTTP, in the shape of OpenAI's /embeddings."""
     from distilvec.serving.serve import serve as start
 
-    start(model, host=host, port=port, name=name, key_env=key_env, batch=batch_size, started=say)
+    asked: Any = None if precision is None else precision.value
+    start(model, host=host, port=port, name=name, key_env=key_env, batch=batch_size, precision=asked, started=say)
 
 
 def doctor() -> None:

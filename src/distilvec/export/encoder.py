@@ -72,12 +72,13 @@ class OnnxEncoder:
         width: of the vectors.
         max_length: tokens that are read of a text; None = all.
         prompts: name -> what is put before a text.
+        tokenizer: cuts a text after `max_length`, and pads nothing.
     """
 
     def __init__(
         self, tokenizer: Tokenizer, session: onnxruntime.InferenceSession | OpenVinoSession, settings: Settings
     ) -> None:
-        self._tokenizer, self._session = tokenizer, session
+        self.tokenizer, self._session = tokenizer, session
         self._inputs: list[str] = list(settings.inputs)
         self._output = [settings.output]
         self._special, self._left = settings.add_special_tokens, settings.padding_side == "left"
@@ -112,7 +113,7 @@ class OnnxEncoder:
     def _encode(self, texts: Sequence[str | tuple[str, str]], prompt: str, batch_size: int) -> npt.NDArray[np.float32]:
         """Vectors of as many texts as are cut into tokens together."""
         given = [prompt + text if isinstance(text, str) else (prompt + text[0], text[1]) for text in texts]
-        rows = self._tokenizer.encode_batch(given, add_special_tokens=self._special)
+        rows = self.tokenizer.encode_batch(given, add_special_tokens=self._special)
         order = sorted(range(len(rows)), key=lambda row: -len(rows[row].ids))
         vectors = np.empty((len(rows), self.width), dtype=np.float32)
         for start in range(0, len(order), batch_size):

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from distilvec.corpus.keys import is_blank
 from distilvec.errors import EnvironmentProblem
-from distilvec.serving.batcher import Batcher, BusyError
+from distilvec.export import OnnxEncoder
+from distilvec.serving.batcher import Batcher, BusyError, Encode
 from distilvec.serving.limits import Limits
 
 if TYPE_CHECKING:
@@ -60,12 +61,17 @@ def failure(status: int, message: str, code: str) -> dict[str, Any]:
 
 
 def application(
-    model: SentenceTransformer, name: str, *, key: str | None = None, batch: int = 64, limits: Limits | None = None
+    model: SentenceTransformer | OnnxEncoder,
+    name: str,
+    *,
+    key: str | None = None,
+    batch: int = 64,
+    limits: Limits | None = None,
 ) -> Starlette:
     """An ASGI application with `/v1/embeddings`, `/v1/models` and `/health`.
 
     Args:
-        model: used in one thread at a time, in eval mode.
+        model: used in one thread at a time, in eval mode; or one that was exported.
         name: that clients ask for; any other is refused.
         key: that clients must send ("Authorization: Bearer KEY"); None = everybody may ask. `/health` needs none.
         batch: texts that are encoded together, in one forward pass.
@@ -86,7 +92,6 @@ def application(
         raise EnvironmentProblem(
             "serving needs starlette and uvicorn", where="serve", remedy="pip install 'distilvec[serve]'"
         ) from error
-    model.eval()
     limits = limits or Limits()
     batcher = Batcher(_encoder(model, batch), batch=batch, most_waiting=limits.waiting)
     server = _Server(model, name, key, batcher, limits)
@@ -123,10 +128,15 @@ def application(
 
 class _Server:
     def __init__(
-        self, model: SentenceTransformer, name: str, key: str | None, batcher: Batcher, limits: Limits
+        self,
+        model: SentenceTransformer | OnnxEncoder,
+        name: str,
+        key: str | None,
+        batcher: Batcher,
+        limits: Limits,
     ) -> None:
-        self.model, self.name, self.key, self.batcher, self.limits = model, name, key, batcher, limits
-        self.width = int(model.get_embedding_dimension() or np.shape(model.encode(["A probe."]))[-1])
+        self.name, self.key, self.batcher, self.limits = name, key, batcher, limits
+        self.width = _width(model)
         self._counter = _counter(model)
         kinds = set(getattr(model, "modalities", ["text"]))
         self._heads = tuple(f"data:{kind}/" for kind in sorted(kinds & {"image", "audio", "video"}))
@@ -232,7 +242,13 @@ class _Server:
         return sum(len(each.ids) for each in self._counter.encode_batch_fast(list(texts), add_special_tokens=False))
 
 
-def _counter(model: SentenceTransformer) -> Any:
+def _width(model: SentenceTransformer | OnnxEncoder) -> int:
+    if isinstance(model, OnnxEncoder):
+        return model.width
+    return int(model.get_embedding_dimension() or np.shape(model.encode(["A probe."]))[-1])
+
+
+def _counter(model: SentenceTransformer | OnnxEncoder) -> Any:
     """A copy of the model's tokenizer that neither pads nor cuts, as the model's own does for each batch."""
     tokenizer: Any = getattr(model, "tokenizer", None)
     backend: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
@@ -246,11 +262,14 @@ def _counter(model: SentenceTransformer) -> Any:
     return counter
 
 
-def _encoder(model: SentenceTransformer, batch: int) -> Any:
+def _encoder(model: SentenceTransformer | OnnxEncoder, batch: int) -> Encode:
     ways: dict[str | None, Any] = {None: model.encode, "query": model.encode_query, "document": model.encode_document}
+    options: dict[str, Any] = {"batch_size": batch}
+    if not isinstance(model, OnnxEncoder):
+        model.eval()
+        options |= {"show_progress_bar": False, "convert_to_numpy": True}
 
     def encode(texts: Sequence[str], side: str | None) -> npt.NDArray[np.float32]:
-        options: dict[str, Any] = {"batch_size": batch, "show_progress_bar": False, "convert_to_numpy": True}
         return np.asarray(ways[side](list(texts), **options), np.float32)
 
     return encode

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
+from distilvec.export.encoder import CONFIG, OnnxEncoder, Precision, load_onnx
 from distilvec.serving.app import application
 from distilvec.serving.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sentence_transformers import SentenceTransformer
 
 logger = logging.getLogger(__name__)
 
@@ -27,20 +30,22 @@ def serve(
     name: str | None = None,
     key_env: str | None = None,
     batch: int = 64,
+    precision: Precision | None = None,
     started: Callable[[str], None] = logger.info,
 ) -> None:
     """Answer requests for vectors until Ctrl-C or SIGTERM; what is in work then is finished first.
 
     Args:
-        model: folder or hub id of a sentence-transformers model.
+        model: folder or hub id of a sentence-transformers model, or a folder that `distilvec export` wrote as ONNX.
         host, port: where it listens; port 0 takes a free one.
         name: that clients ask for; default the folder's.
         key_env: environment variable with the key that clients must send.
         batch: texts that are encoded together.
+        precision: which of an export's models; default float32.
         started: told the address once.
 
     Raises:
-        DistilvecError: no such model, or the variable is not set.
+        DistilvecError: no such model, the variable is not set, or a precision is asked of a model that is no export.
         EnvironmentProblem: the extra `serve` is missing, or the port is taken.
     """
     try:
@@ -49,9 +54,7 @@ def serve(
         raise EnvironmentProblem(
             "serving needs starlette and uvicorn", where="serve", remedy="pip install 'distilvec[serve]'"
         ) from error
-    from distilvec.modules.invariance import warn_of_batches
     from distilvec.serving.connections import configured
-    from distilvec.students import load_student
 
     key = None
     if key_env is not None:
@@ -65,9 +68,8 @@ def serve(
                 remedy="Choose another key.",
             )
     called = name or (Path(model).resolve() if Path(model).is_dir() else Path(model)).name
-    opened, limits = load_student(model), Limits()
-    warn_of_batches(opened, called)
-    app = application(opened, called, key=key, batch=batch, limits=limits)
+    limits = Limits()
+    app = application(_opened(model, called, precision), called, key=key, batch=batch, limits=limits)
     listening = _listen(host, port)
     shown = f"[{host}]" if listening.family == socket.AF_INET6 else host
     address = f"http://{shown}:{listening.getsockname()[1]}"
@@ -76,6 +78,23 @@ def serve(
         logger.warning("everybody who reaches %s may ask: set --key-env", address)
     with contextlib.suppress(KeyboardInterrupt, Interrupted):  # what was in work is answered, and that is all
         uvicorn.Server(configured(app, limits)).run(sockets=[listening])
+
+
+def _opened(model: str, called: str, precision: Precision | None) -> SentenceTransformer | OnnxEncoder:
+    if (Path(model).expanduser() / CONFIG).is_file():
+        return load_onnx(model, precision=precision or "float32")
+    if precision is not None:
+        raise DistilvecError(
+            f"{model} is no export, and its weights have the precision in which they are saved",
+            where="--precision",
+            remedy=f"Leave it out, or serve an export: `distilvec export {model} --output FOLDER`.",
+        )
+    from distilvec.modules.invariance import warn_of_batches
+    from distilvec.students import load_student
+
+    opened = load_student(model)
+    warn_of_batches(opened, called)
+    return opened
 
 
 def _listen(host: str, port: int) -> socket.socket:

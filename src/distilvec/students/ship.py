@@ -1,4 +1,4 @@
-"""Writing a student so that plain sentence-transformers opens it, without this package and without foreign code."""
+"""Writing a student so that plain sentence-transformers of any version opens it, without this package."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from distilvec.folders import aside_name, check_model, seal, strangers
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
 from distilvec.modules.pipeline import free_name, side_prompt
+from distilvec.students.classic import write_classic
 from distilvec.students.load import drop_pooler
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def ship(
         for code in [*partial.glob("[0-9]*_*/*.py")]:
             code.replace(partial / code.name)
         say_without_pooler(partial)
+        write_classic(partial)
         for write in beside:
             write(partial)
 
