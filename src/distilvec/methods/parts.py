@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
-from distilvec.methods.base import Batch, Sample, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term
+from distilvec.methods.base import Batch, Sample, StudentOutput, TeacherInfo, TeacherSignals, Term
 from distilvec.modules.projection import projection
 
 Init = Literal["ridge", "random"]
@@ -18,20 +18,16 @@ SIMCSE_TEMPERATURE = 0.05  # Gao et al. 2021, and all papers of baselines that s
 INIT = "start of the projections: ridge map of the untrained student [S] or torch's random start [C]"
 
 
-def teacher_heads(student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample, init: Init) -> nn.ModuleList:
+def teacher_heads(teachers: Sequence[TeacherInfo], sample: Sample, init: Init) -> nn.ModuleList:
     """One bias-free map per teacher from the student's final embedding to the teacher's space."""
     source = sample.student.embedding[0]
-    return nn.ModuleList(
-        projection(
-            student.width,
-            teacher.width,
-            source=source,
-            target=sentence(signals),
-            init=init,
-            present=signals.present,
-        )
-        for teacher, signals in zip(teachers, sample.teachers, strict=True)
-    )
+    pairs = zip(teachers, sample.teachers, strict=True)
+    return nn.ModuleList(teacher_head(source, teacher, signals, init) for teacher, signals in pairs)
+
+
+def teacher_head(source: Tensor, teacher: TeacherInfo, signals: TeacherSignals, init: Init) -> nn.Linear:
+    """A bias-free map from vectors [N, d] of a sample to one teacher's space."""
+    return projection(source.shape[-1], teacher.width, source, sentence(signals), init, signals.present)
 
 
 def only_map(heads: nn.ModuleList) -> nn.Linear | None:

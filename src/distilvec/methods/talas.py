@@ -36,7 +36,6 @@ from distilvec.methods.base import (
     Term,
     WantedOfStudent,
 )
-from distilvec.modules.projection import projection
 
 
 class TALASOptions(Options):
@@ -130,17 +129,7 @@ class TALAS(Method):
             return
         sources = [states[0] for states in self._anchored(sample.student, 1)]
         for teacher, signals in zip(teachers, sample.teachers, strict=True):
-            maps = [
-                projection(
-                    source.shape[-1],
-                    teacher.width,
-                    source=source,
-                    target=parts.sentence(signals),
-                    init=self.options.init,
-                    present=signals.present,
-                )
-                for source in sources
-            ]
+            maps = [parts.teacher_head(source, teacher, signals, self.options.init) for source in sources]
             if self.options.init == "random":
                 for linear in maps:
                     nn.init.normal_(linear.weight, std=1e-3)

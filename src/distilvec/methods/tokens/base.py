@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from distilvec.methods import parts
 from distilvec.methods.base import (
     Batch,
-    Method,
     Needs,
     Sample,
     StudentInfo,
@@ -24,6 +23,7 @@ from distilvec.methods.base import (
     Term,
     Wanted,
 )
+from distilvec.methods.projected import PerTeacher
 from distilvec.methods.tokens import class_logits, next_tokens
 from distilvec.methods.tokens.maps import Sides
 
@@ -38,7 +38,7 @@ def has_task(student: StudentInfo) -> bool:
     return student.classes is not None or student.regression or student.pieces is not None
 
 
-class TokenMethod(Method):
+class TokenMethod(PerTeacher):
     """A term or more per teacher, in one of three forms; subclasses say what the forms that they have need and compare.
 
     Terms are `TERM:TEACHER` where there are several teachers, which count by their weights. In the form `states` there
@@ -122,11 +122,11 @@ class TokenMethod(Method):
         terms = {}
         if self.simcse_weight:
             terms["simcse"] = parts.simcse(student, batch, self.simcse_temperature, self.simcse_weight)
+        return terms | super().forward(student, teachers, batch)
+
+    def terms_of(self, index: int, student: StudentOutput, signals: TeacherSignals, batch: Batch) -> dict[str, Term]:
         compare = {"next": self.compare_next, "logits": self.compare_logits, "states": self.compare_states}[self.chosen]
-        for index, (suffix, share, signals) in enumerate(zip(self.suffixes, self.shares, teachers, strict=True)):
-            for name, term in compare(index, student, signals, batch).items():
-                terms[name + suffix] = term._replace(weight=share * term.weight)
-        return terms
+        return compare(index, student, signals, batch)
 
     def compare_next(self, index: int, student: StudentOutput, signals: TeacherSignals, _: Batch) -> dict[str, Term]:
         """The terms of one teacher on the next token. Default: `next_divergence` under the method's name."""

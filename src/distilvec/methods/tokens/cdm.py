@@ -131,9 +131,7 @@ class CDM(TokenMethod):
 
     def build_states(self, every: Sequence[Sides]) -> None:
         if self.options.sentence_weight:
-            self.heads = parts.teacher_heads(
-                every[0].student, [each.teacher for each in every], every[0].sample, self.options.init
-            )
+            self.heads = parts.teacher_heads([each.teacher for each in every], every[0].sample, self.options.init)
         if self.options.token_weight:
             self.build_last(every)
 

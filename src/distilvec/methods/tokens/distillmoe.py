@@ -320,13 +320,13 @@ class DistillMoE(TokenMethod):
         return {self.expert_head: self.options.head_rate or (0.1 if self.options.start == "identity" else 1.0)}
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        options, rest = self.options, 1 - self.simcse_weight
-        terms = {}
-        if self.simcse_weight:
-            terms["simcse"] = parts.simcse(student, batch, self.simcse_temperature, self.simcse_weight)
+        terms = super().forward(student, teachers, batch)
         for module in self.expert_losses:  # one gate over the experts of all teachers
-            terms.update(module(student, teachers, batch, rest * options.moe_weight))
-        for suffix, share, module, signals in zip(self.suffixes, self.shares, self.dynamic_cka, teachers):
-            found = module(student, signals, share * (1 - options.moe_weight))
-            terms.update((name + suffix, term) for name, term in found.items())
+            terms |= module(student, teachers, batch, (1 - self.simcse_weight) * self.options.moe_weight)
         return terms
+
+    def compare_states(self, index: int, student: StudentOutput, signals: TeacherSignals, _: Batch) -> dict[str, Term]:
+        if not self.dynamic_cka:
+            return {}
+        found: dict[str, Term] = self.dynamic_cka[index](student, signals, 1 - self.options.moe_weight)
+        return found

@@ -16,7 +16,6 @@ from distilvec.errors import DistilvecError
 from distilvec.functional import cosine_distance, expert_similarity, gate_floor_penalty, info_nce, relation_matrix
 from distilvec.methods import parts
 from distilvec.methods.base import Batch, StudentOutput, TeacherInfo, TeacherSignals, Term
-from distilvec.modules.projection import projection
 
 Expert = Literal["cosine", "contrast", "margin"]
 CONTRAST_TEMPERATURE = 0.1  # tau of the second expert, as in the published code
@@ -66,14 +65,7 @@ class ExpertLosses(nn.Module):
         maps = nn.ModuleDict()
         for place, expert in enumerate(self.experts):
             if expert != "margin":
-                maps[expert] = shared or projection(
-                    outputs.shape[-1],
-                    teacher.width,
-                    source=outputs[:, place],
-                    target=parts.sentence(signals),
-                    init=self.options.init,
-                    present=signals.present,
-                )
+                maps[expert] = shared or parts.teacher_head(outputs[:, place], teacher, signals, self.options.init)
         return maps
 
     def forward(
