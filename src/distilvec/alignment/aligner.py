@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from rapidfuzz.distance import Levenshtein
-from rapidfuzz.process import cdist
 
-from distilvec.alignment.distances import EditDistances
+from distilvec.alignment.distances import EditDistances, Grid
+from distilvec.alignment.reciprocal import reciprocal_pairs
+from distilvec.alignment.spans import span_pairs
 from distilvec.alignment.strings import alike, is_uncased, kind_of, plain
 from distilvec.alignment.warping import Paths, warp
 from distilvec.errors import DataError, DistilvecError, nearest
@@ -54,14 +53,8 @@ def align(student_tokens: Sequence[str], teacher_tokens: Sequence[str], mode: st
     >>> align(["the", "story"], ["ĠThe", "Ġstories"], "path")
     [(0, 0), (1, 1)]
     """
-    _check(mode)
-    if not len(student_tokens) or not len(teacher_tokens):
-        return []
-    cost = _string_costs(student_tokens, teacher_tokens)
-    height, width = cost.shape
-    rows, columns = np.arange(height)[:, None] * width, np.arange(width)[:, None]
-    grid = _Grid(rows, columns, cost.take, np.array([height]), np.array([width]))
-    ((_, (pairs,)),) = grid.pairs([mode])
+    aligner = Aligner(student_tokens, teacher_tokens, whole=False)
+    pairs = aligner.pairs(range(len(student_tokens)), range(len(teacher_tokens)), mode)
     return [(row, column) for row, column in pairs.tolist()]
 
 
@@ -86,6 +79,7 @@ class Aligner:
     Args:
         student_vocabulary, teacher_vocabulary: token string of every id, as `convert_ids_to_tokens` gives it.
             Kind and case of either side are seen from the whole vocabulary.
+        whole: False = these are the tokens of one text; see `is_uncased`.
 
     Attributes:
         characters: for either side, int64 [vocabulary], what each id's string adds to the text.
@@ -95,10 +89,12 @@ class Aligner:
     [[0, 0], [3, 3]]
     """
 
-    def __init__(self, student_vocabulary: Sequence[str], teacher_vocabulary: Sequence[str]) -> None:
+    def __init__(
+        self, student_vocabulary: Sequence[str], teacher_vocabulary: Sequence[str], *, whole: bool = True
+    ) -> None:
         sides = [_plain_vocabulary(vocabulary) for vocabulary in (student_vocabulary, teacher_vocabulary)]
         self.characters = tuple(np.fromiter(map(len, side), np.int64, count=len(side)) for side in sides)
-        lower = any(is_uncased(side, vocabulary=True) for side in sides)
+        lower = any(is_uncased(side, vocabulary=whole) for side in sides)
         distinct: list[list[str]] = []
         self._entries: list[Integers] = []
         for side in sides:
@@ -145,26 +141,13 @@ class Aligner:
         by_mode: dict[str, list[Pairs]] = {mode: [_NONE] * len(texts) for mode in modes}
         for chunk in _chunks(students[1], teachers[1]):
             padded = [_padded(*side, chunk) for side in (students, teachers)]
-            grid = _Grid(*self._distances.grids(*padded), students[1][chunk], teachers[1][chunk])
-            for mode, chosen in grid.pairs(modes):
+            grid, sizes = self._distances.grids(*padded), (students[1][chunk], teachers[1][chunk])
+            for mode, chosen in _chosen(grid, sizes, modes):
                 for text, pairs in zip(chunk.tolist(), chosen):
                     by_mode[mode][text] = pairs
         return by_mode
 
-    @staticmethod
-    def span_pairs(student_offsets: ArrayLike, teacher_offsets: ArrayLike, text: str | None = None) -> Pairs:
-        """The pairs of mode "spans" from character offsets int [n, 2] and [m, 2] of the content tokens.
-
-        Args:
-            text: with it, white space at the ends of a span does not count, see `trim_spans`.
-        """
-        from distilvec.alignment.spans import span_pairs
-
-        if text is None:
-            return span_pairs(student_offsets, teacher_offsets)
-        from distilvec.alignment.spans import trim_spans
-
-        return span_pairs(trim_spans(student_offsets, text), trim_spans(teacher_offsets, text))
+    span_pairs = staticmethod(span_pairs)
 
     def _side(self, side: int, texts: list[ArrayLike]) -> tuple[Integers, Integers]:
         """Entries of all texts' tokens one after another, and each text's number of tokens."""
@@ -202,45 +185,17 @@ def _plain_vocabulary(vocabulary: Iterable[str]) -> list[str]:
     return [plain(token, kind) for token in tokens]
 
 
-def _string_costs(student_tokens: Sequence[str], teacher_tokens: Sequence[str]) -> NDArray[np.integer]:
-    """[n, m] edit distances of normalised token strings."""
-    sides = []
-    for tokens in (student_tokens, teacher_tokens):
-        kind = kind_of(tokens)
-        sides.append([plain(token, kind) for token in tokens])
-    lower = any(is_uncased(side) for side in sides)
-    student, teacher = (alike(side, lower=lower) for side in sides)
-    return np.asarray(cdist(student, teacher, scorer=Levenshtein.distance, dtype=np.int32))
-
-
-@dataclass(frozen=True)
-class _Grid:
-    """The distances of B texts: `costs` takes rows [S, B] + columns [T, B]; heights and widths are [B]."""
-
-    rows: Integers
-    columns: Integers
-    costs: Callable[[Integers], NDArray[np.integer]]
-    heights: Integers
-    widths: Integers
-
-    def pairs(self, modes: Iterable[str]) -> Iterator[tuple[str, list[Pairs]]]:
-        """Each mode with the pairs of each text."""
-        paths = warp(self.rows, self.columns, (self.heights, self.widths), self.costs)
-        for mode in modes:
-            if mode in ("strict", "path"):
-                chosen = _cells(paths, paths.single & (paths.cost == 0) if mode == "strict" else paths.single)
-            else:
-                chosen = _cells(paths, paths.real)
-            if mode == "reciprocal":
-                from distilvec.alignment.reciprocal import reciprocal_pairs
-
-                chosen = [reciprocal_pairs(self._distances(text), path) for text, path in enumerate(chosen)]
-            yield mode, chosen
-
-    def _distances(self, text: int) -> NDArray[np.integer]:
-        """[n, m] of one text."""
-        rows, columns = self.rows[: self.heights[text], text], self.columns[: self.widths[text], text]
-        return self.costs(rows[:, None] + columns)
+def _chosen(grid: Grid, sizes: tuple[Integers, Integers], modes: Iterable[str]) -> Iterator[tuple[str, list[Pairs]]]:
+    """Each mode with the pairs of each of B texts of these sizes ([B], [B])."""
+    rows, columns, costs = grid
+    paths = warp(rows, columns, sizes, costs)
+    cells = {"strict": paths.single & (paths.cost == 0), "path": paths.single}
+    for mode in modes:
+        chosen = _cells(paths, cells.get(mode, paths.real))
+        if mode == "reciprocal":
+            texts = zip(rows.T, columns.T, *sizes, chosen, strict=True)
+            chosen = [reciprocal_pairs(costs(row[:n, None] + column[:m]), path) for row, column, n, m, path in texts]
+        yield mode, chosen
 
 
 def _cells(paths: Paths, chosen: NDArray[np.bool_]) -> list[Pairs]:

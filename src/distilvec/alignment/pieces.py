@@ -39,6 +39,15 @@ class Pieces:
     content: tuple[bytes, ...]
     end: int
 
+    @property
+    def numbers(self) -> dict[bytes, int]:
+        """The first id of each entry that adds something."""
+        numbers: dict[bytes, int] = {}
+        for number, content in enumerate(self.content):
+            if content:
+                numbers.setdefault(content, number)
+        return numbers
+
 
 def pieces_of(tokenizer: Any) -> Pieces:
     """The entries of a transformers tokenizer that has an end token."""
@@ -121,10 +130,7 @@ def prefix_entries(source: Pieces, target: Pieces) -> NDArray[np.int64]:
     >>> prefix_entries(source, Pieces((b"", b" house", b" h"), 0)).tolist()
     [1, -1, 0]
     """
-    known: dict[bytes, int] = {}
-    for number, content in enumerate(target.content):
-        if content:
-            known.setdefault(content, number)
+    known = target.numbers
     longest = max(map(len, known), default=0)
 
     def find(content: bytes) -> int:
@@ -142,10 +148,7 @@ def nearest_entries(source: Pieces, target: Pieces) -> NDArray[np.int64]:
 
     Args and source: as of `prefix_entries`; FuseLLM's mapping of vocabularies (arXiv:2401.10491).
     """
-    known: dict[bytes, int] = {}
-    for number, content in enumerate(target.content):
-        if content:
-            known.setdefault(content, number)
+    known = target.numbers
     entries = np.array([known.get(content, -1) if content else -1 for content in source.content], np.int64)
     missing = [number for number, content in enumerate(source.content) if content and entries[number] < 0]
     names = [content.decode("latin-1") for content in known]

@@ -11,8 +11,8 @@ __all__ = ["WINDOW", "reciprocal_pairs"]
 WINDOW = 4
 
 
-def reciprocal_pairs(cost: NDArray[np.integer], path: NDArray[np.integer], window: int = WINDOW) -> NDArray[np.int32]:
-    """Mutual nearest tokens within `window` rows or columns of the path.
+def reciprocal_pairs(cost: NDArray[np.integer], path: NDArray[np.integer]) -> NDArray[np.int32]:
+    """Mutual nearest tokens within `WINDOW` rows or columns of the path.
 
     Among equally near strings the one nearer to the path counts, then the earlier. Exact matches that the path glued
     to a neighbour are found again; that the window follows the path, not the diagonal of the grid, keeps it right
@@ -21,7 +21,6 @@ def reciprocal_pairs(cost: NDArray[np.integer], path: NDArray[np.integer], windo
     Args:
         cost: [n, m] edit distances, n and m at least 1.
         path: int [P, 2] the warping path.
-        window: tokens beside the path, at least 0.
 
     Returns:
         int32 [Q, 2] (student index, teacher index), by student.
@@ -29,7 +28,7 @@ def reciprocal_pairs(cost: NDArray[np.integer], path: NDArray[np.integer], windo
     Source: EMO; its published code does this over sets of strings, without positions.
     """
     away = np.minimum(_beside(path[:, 0], path[:, 1], cost.shape), _beside(path[:, 1], path[:, 0], cost.shape[::-1]).T)
-    score = np.where(away <= window, cost.astype(np.int64) * (window + 1) + away, np.iinfo(np.int64).max)
+    score = np.where(away <= WINDOW, cost.astype(np.int64) * (WINDOW + 1) + away, np.iinfo(np.int64).max)
     nearest_teacher, nearest_student = score.argmin(1), score.argmin(0)
     student = np.arange(len(cost))
     mutual = nearest_student[nearest_teacher] == student
