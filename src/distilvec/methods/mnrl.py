@@ -80,10 +80,7 @@ class MNRL(Method):
         self.weights = [teacher.weight for teacher in teachers]
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        if batch.group is None or batch.role is None:
-            raise DistilvecError(
-                "this method trains on pairs or triplets, and the batch has single texts", where="mnrl"
-            )
+        assert batch.group is not None and batch.role is not None
         margin = self.options.teacher_margin
         guide = None if margin is None else _similarities(teachers, self.weights)
         values = ranking_loss(

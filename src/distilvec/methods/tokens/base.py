@@ -79,7 +79,7 @@ class TokenMethod(PerTeacher):
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         form = self.form(student)
         if form == "next":
-            return next_tokens.needs(self.name, student, teachers, self.positions)
+            return next_tokens.needs(self.name, teachers, self.positions)
         if form == "logits":
             class_logits.check_class_logits(self.name, student, teachers, self.logits_instead, self.same_classes)
             wanted = Wanted(logits=True, same_classes=self.same_classes)

@@ -126,8 +126,8 @@ class CDM(TokenMethod):
 
     def build_next(self, every: Sequence[Sides]) -> None:
         by = self.options.mapping
-        self.entries = nn.ModuleList(next_tokens.entry_map(each.student, each.teacher, by) for each in every)
-        self.back = nn.ModuleList(next_tokens.entry_map(each.student, each.teacher, by, True) for each in every)
+        self.entries = nn.ModuleList(next_tokens.EntryMap(each.student, each.teacher, by) for each in every)
+        self.back = nn.ModuleList(next_tokens.EntryMap(each.student, each.teacher, by, True) for each in every)
 
     def build_states(self, every: Sequence[Sides]) -> None:
         if self.options.sentence_weight:

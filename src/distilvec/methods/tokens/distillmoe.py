@@ -50,6 +50,18 @@ from distilvec.methods.tokens.maps import FixedMap, Sides
 if TYPE_CHECKING:
     from distilvec.modules.expert_head import ExpertHead
 
+#: Of both presets, the paper's and that of the published code.
+_PUBLISHED: dict[str, Any] = {
+    "gate_gradient": "loss",
+    "gate_kl": 0.0,
+    "attention_temperature": 1.0,
+    "differentiate_weights": True,
+    "cka": "plain",
+    "standardize": False,
+    "init": "random",
+    "start": "random",
+}
+
 
 class DistillMoEOptions(Options):
     """Options of DistillMoE.
@@ -69,40 +81,23 @@ class DistillMoEOptions(Options):
         "standardize": True,
     }
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {
-            "gate_gradient": "loss",
-            "gate_kl": 0.0,
-            "attention_temperature": 1.0,
-            "token_map": "trained",
-            "differentiate_weights": True,
-            "cka": "plain",
-            "standardize": False,
-            "init": "random",
-            "start": "random",
-        },
+        "paper": {**_PUBLISHED, "token_map": "trained"},
         "code": {
+            **_PUBLISHED,
             "moe_weight": 0.7,
             "gate": "mlp",
             "vector_dropout": 0.1,
-            "gate_gradient": "loss",
-            "gate_kl": 0.0,
             "gate_floor": 0.75,
             "floor_weight": 20.0,
             "maps": "shared",
             "layers": 2,
-            "attention_temperature": 1.0,
             "mass": 0.95,
             "most_tokens": 3,
             "least_cosine": 0.3,
             "token_map": "fixed",
-            "differentiate_weights": True,
             "projected": True,
             "special_tokens": True,
             "scope": "batch",
-            "cka": "plain",
-            "standardize": False,
-            "init": "random",
-            "start": "random",
         },
     }
 

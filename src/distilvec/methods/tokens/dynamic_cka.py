@@ -87,7 +87,7 @@ class DynamicCKA(nn.Module):
                 options.fixed.most_tokens,
                 options.least_cosine,
             )
-        aligned = _mix(weights, states)
+        aligned = full_precision(torch.matmul)(weights, states)
         compared = self.query(own) if options.projected else own
         if options.scope == "sentence":
             return cka_distance(compared, aligned, rows, debiased)
@@ -142,11 +142,6 @@ def soft_alignment(
     weights = weights.masked_fill(~kept, 0)
     total = weights.sum(-1, keepdim=True)
     return weights / total.masked_fill(total == 0, torch.inf)
-
-
-@full_precision
-def _mix(weights: Tensor, states: Tensor) -> Tensor:
-    return weights @ states
 
 
 @torch.no_grad()

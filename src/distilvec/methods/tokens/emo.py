@@ -47,6 +47,21 @@ from distilvec.methods.tokens.pairs import LayerMap, PairMode
 from distilvec.precision import full_precision
 from distilvec.teachers.signals import DIGEST
 
+#: Of both presets, the paper's and that of the published code.
+_PUBLISHED: dict[str, Any] = {
+    "layer_map": "floor",
+    "cka": "plain",
+    "minimum": 1,
+    "special_tokens": True,
+    "causal_correction": False,
+    "student_mass": "pairs",
+    "cost": "softmax",
+    "plan": "unrolled",
+    "epsilon": 0.1,
+    "standardize": False,
+    "init": "random",
+}
+
 
 class EMOOptions(Options):
     """Options of EMO.
@@ -64,38 +79,15 @@ class EMOOptions(Options):
         "average_views": True,
     }
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {
-            "layer_map": "floor",
-            "cka": "plain",
-            "minimum": 1,
-            "special_tokens": True,
-            "causal_correction": False,
-            "student_mass": "pairs",
-            "cost": "softmax",
-            "plan": "unrolled",
-            "epsilon": 0.1,
-            "ira_weight": 1.0,
-            "standardize": False,
-            "init": "random",
-        },
+        "paper": {**_PUBLISHED, "ira_weight": 1.0},
         "code": {
+            **_PUBLISHED,
             "ira_weight": 0.1,
             "reduction": "sum",
             "layers": 1,
-            "layer_map": "floor",
             "pairs": "reciprocal",
-            "cka": "plain",
-            "minimum": 1,
             "importance": "softmax",
-            "special_tokens": True,
-            "causal_correction": False,
-            "student_mass": "pairs",
-            "cost": "softmax",
-            "plan": "unrolled",
-            "epsilon": 0.1,
-            "standardize": False,
             "average_views": False,
-            "init": "random",
         },
     }
 

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from distilvec.errors import DistilvecError
 from distilvec.functional import cosine_distance, expert_similarity, gate_floor_penalty, info_nce, relation_matrix
 from distilvec.methods import parts
 from distilvec.methods.base import Batch, StudentOutput, TeacherInfo, TeacherSignals, Term
@@ -75,16 +74,17 @@ class ExpertLosses(nn.Module):
         options, count = self.options, len(self.names)
         outputs = student.embedding.unsqueeze(-2).expand(*student.embedding.shape[:-1], count, -1)
         if options.head:
-            outputs = _extra(student, "expert_outputs")
+            outputs = student.extras["expert_outputs"]
         losses = self._losses(outputs, teachers, batch)  # [V, B, E]
         known = torch.stack([one.present for one in teachers], -1).repeat_interleave(len(self.experts), -1)  # [B, E]
-        gate = _extra(student, "gate").float() if options.head else None
+        gate = student.extras["gate"].float() if options.head else None
         values = self._weighted(losses, known, gate)
         terms = {"moe": parts.counted(values, known.any(-1), weight)}
         for place, name in enumerate(self.names):
             terms[name] = parts.counted(losses[..., place].detach(), known[:, place], 0.0)
         if gate is not None:
-            terms["diversity"] = Term(_diversity(outputs), None, weight)
+            diversity = expert_similarity(outputs.flatten(0, 1)).view(outputs.shape[:2])
+            terms["diversity"] = Term(diversity, None, weight)
             floor = gate_floor_penalty(gate, options.fixed.gate_floor / count)
             terms["gate_floor"] = Term(floor, None, weight * options.fixed.floor_weight)
             negentropy = (gate * gate.clamp_min(1e-12).log()).sum(-1)
@@ -147,16 +147,3 @@ def masked_margin_gap(own: Tensor, target: Tensor, margin: float, present: Tenso
     excess = torch.relu((relation_matrix(own) - relation_matrix(target)).abs() - margin)
     others = present & ~torch.eye(len(present), dtype=torch.bool, device=present.device)
     return parts.masked_mean(excess, others)
-
-
-def _diversity(outputs: Tensor) -> Tensor:
-    return expert_similarity(outputs.flatten(0, 1)).view(outputs.shape[:2])
-
-
-def _extra(student: StudentOutput, name: str) -> Tensor:
-    if name not in student.extras:
-        raise DistilvecError(
-            f'the student gives no "{name}", which its expert head should leave behind',
-            remedy="Call attach(student) before training.",
-        )
-    return student.extras[name]
