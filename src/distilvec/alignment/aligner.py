@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from distilvec.alignment.distances import EditDistances, Grid
-from distilvec.alignment.reciprocal import reciprocal_pairs
 from distilvec.alignment.spans import span_pairs
 from distilvec.alignment.strings import alike, is_uncased, kind_of, plain
 from distilvec.alignment.warping import Paths, warp
@@ -27,6 +26,8 @@ MODES = {
     "reciprocal": "each the other's nearest string, near the warping path",
     "spans": "equal character offsets",
 }
+#: A cell this many tokens beside the warping path may still pair.
+WINDOW = 4
 #: Texts and cells of their grids that are warped together: enough for wide operations, few enough for a cache.
 _TEXTS, _CELLS = 256, 1 << 22
 
@@ -106,33 +107,22 @@ class Aligner:
         self._distances = EditDistances(distinct[0], distinct[1])
 
     def pairs(self, student_ids: ArrayLike, teacher_ids: ArrayLike, mode: str = "strict") -> Pairs:
-        """The pairs of one text; `batch` is far cheaper for many.
-
-        Args:
-            student_ids, teacher_ids: int [n], [m], content tokens only.
-            mode: see `align`.
-
-        Returns:
-            int32 [P, 2] (student index, teacher index), positions within the ids given.
-
-        Raises:
-            DistilvecError: an unknown mode, or "spans".
-            DataError: an id that the vocabulary does not have.
-        """
+        """The pairs of one text, int32 [P, 2]; as `batch`, which is far cheaper for many."""
         return self.batch([(student_ids, teacher_ids)], [mode])[mode][0]
 
     def batch(self, texts: Sequence[tuple[ArrayLike, ArrayLike]], modes: Sequence[str]) -> dict[str, list[Pairs]]:
         """The pairs of many texts in several modes; a text's pairs do not depend on its neighbours.
 
         Args:
-            texts: (student ids, teacher ids) of each text, as for `pairs`.
+            texts: (student ids, teacher ids) of each text, int [n] and [m], content tokens only.
             modes: see `align`.
 
         Returns:
-            Mode -> one int32 [P, 2] for each text.
+            Mode -> for each text int32 [P, 2] (student index, teacher index), positions within the ids given.
 
         Raises:
-            DistilvecError, DataError: as `pairs`.
+            DistilvecError: an unknown mode, or "spans".
+            DataError: an id that the vocabulary does not have.
         """
         for mode in modes:
             _check(mode)
@@ -196,6 +186,39 @@ def _chosen(grid: Grid, sizes: tuple[Integers, Integers], modes: Iterable[str]) 
             texts = zip(rows.T, columns.T, *sizes, chosen, strict=True)
             chosen = [reciprocal_pairs(costs(row[:n, None] + column[:m]), path) for row, column, n, m, path in texts]
         yield mode, chosen
+
+
+def reciprocal_pairs(cost: NDArray[np.integer], path: NDArray[np.integer]) -> NDArray[np.int32]:
+    """Mutual nearest tokens within `WINDOW` rows or columns of the path.
+
+    Among equally near strings the one nearer to the path counts, then the earlier. Exact matches that the path glued
+    to a neighbour are found again; that the window follows the path, not the diagonal of the grid, keeps it right
+    where one side is truncated.
+
+    Args:
+        cost: [n, m] edit distances, n and m at least 1.
+        path: int [P, 2] the warping path.
+
+    Returns:
+        int32 [Q, 2] (student index, teacher index), by student.
+
+    Source: EMO; its published code does this over sets of strings, without positions.
+    """
+    away = np.minimum(_beside(path[:, 0], path[:, 1], cost.shape), _beside(path[:, 1], path[:, 0], cost.shape[::-1]).T)
+    score = np.where(away <= WINDOW, cost.astype(np.int64) * (WINDOW + 1) + away, np.iinfo(np.int64).max)
+    nearest_teacher, nearest_student = score.argmin(1), score.argmin(0)
+    student = np.arange(len(cost))
+    mutual = nearest_student[nearest_teacher] == student
+    return np.stack([student[mutual], nearest_teacher[mutual]], axis=1).astype(np.int32)
+
+
+def _beside(row: NDArray[np.integer], column: NDArray[np.integer], shape: tuple[int, ...]) -> NDArray[np.integer]:
+    """[n, m] how many columns each cell lies beside the columns that the path visits in its row."""
+    each = np.arange(shape[0])
+    first = column[np.searchsorted(row, each)][:, None]
+    last = column[np.searchsorted(row, each, side="right") - 1][:, None]
+    place = np.arange(shape[1])
+    return np.maximum(np.maximum(first - place, place - last), 0)
 
 
 def _cells(paths: Paths, chosen: NDArray[np.bool_]) -> list[Pairs]:

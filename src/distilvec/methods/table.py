@@ -17,7 +17,6 @@ from pydantic import ValidationError
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
 from distilvec.methods.base import Method, Options, StudentInfo, TeacherInfo
-from distilvec.methods.own import checked, find_method, said
 from distilvec.validation import refusal
 
 __all__ = ["available", "build_method", "build_methods", "build_options", "resolve", "show_method", "show_methods"]
@@ -71,12 +70,16 @@ def resolve(name: str) -> type[Method]:
         method: type[Method] = getattr(import_module(module), attribute)
         return method
     if ":" in name:
+        from distilvec.methods.own import find_method
+
         return find_method(name)
     point = next((point for point in _installed() if point.name == name), None)
     if point is None:
         raise DistilvecError(f'there is no method "{name}"', remedy=nearest(name, available()))
     where = f"method {name} ({point.value})"
     try:
+        from distilvec.methods.own import checked
+
         return checked(point.load(), where)
     except EnvironmentProblem:
         raise
@@ -163,6 +166,8 @@ def show_methods() -> str:
         except Exception as problem:  # what else a third party's class raises
             if name in TABLE:
                 raise
+            from distilvec.methods.own import said
+
             told = ["cannot be used", f"method {name} ({path}): {said(problem)}"]
         lines.append(f"{name:<{width}}  {told[0]}\n{'':<{width}}  {told[1]}")
     return "\n".join(lines)
@@ -176,6 +181,8 @@ def show_method(name: str) -> str:
     except Exception as problem:
         if name in TABLE:
             raise
+        from distilvec.methods.own import said
+
         needs = f"cannot be told ({said(problem)})"
     lines = [f"{name}: {cls.summary}" if cls.summary else name, *([f"source: {cls.paper}"] if cls.paper else [])]
     lines += [f"needs: {needs}", "", "options:"]
