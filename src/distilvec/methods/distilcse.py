@@ -19,16 +19,7 @@ from torch import Tensor, nn
 
 from distilvec.functional import info_nce, normalize
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Options,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-)
+from distilvec.methods.base import Batch, Options, Sample, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term
 from distilvec.methods.projected import ProjectedMethod
 
 logger = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
+from distilvec.functional import info_nce, relation_matrix
 from distilvec.methods.base import Batch, Sample, StudentOutput, TeacherInfo, TeacherSignals, Term
 from distilvec.modules.projection import projection
 
@@ -63,6 +64,15 @@ def shares(teachers: Sequence[TeacherInfo], of: float = 1.0) -> list[float]:
     return [of * teacher.weight / whole for teacher in teachers]
 
 
+def mean_relations(teachers: Sequence[TeacherSignals], weights: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, B] mean cosine, by the weights [K], over the teachers that have both items, and where there is one at all."""
+    known = torch.stack([signals.present[:, None] & signals.present for signals in teachers])
+    cosines = torch.stack([relation_matrix(sentence(signals)) for signals in teachers])
+    counts = known * weights[:, None, None]
+    whole = counts.sum(0)
+    return (cosines.masked_fill(~known, 0.0) * counts).sum(0) / whole.masked_fill(whole == 0, 1), known.any(0)
+
+
 def counted(values: Tensor, present: Tensor, weight: float) -> Term:
     """A per-item term in which only the items of `present` count.
 
@@ -107,8 +117,6 @@ def tanh_layer(width: int, wanted: bool) -> nn.Module:
 def simcse(student: StudentOutput, batch: Batch, temperature: float, weight: float) -> Term:
     """SimCSE (Gao et al. 2021, eq. 4) between the first two views; equal items are not negatives."""
     first, second = student.embedding[0], student.embedding[1]
-    from distilvec.functional import info_nce
-
     return Term(info_nce(first, second, temperature, exclude=batch.duplicate), None, weight)
 
 

@@ -280,8 +280,6 @@ class ClassHead(nn.Module):
     def __init__(self, sample: Sample, index: int) -> None:
         super().__init__()
         seen = [signals[index] for _, signals in sample.batches]
-        if not seen:
-            raise DistilvecError("the sample has no class logits of the teacher to fit its head to")
         vectors = torch.cat([parts.sentence(one)[one.present] for one in seen])
         logits = torch.cat([cast(Tensor, one.logits)[one.present] for one in seen])
         if len(vectors) < 2:

@@ -24,15 +24,7 @@ from torch.nn import functional
 
 from distilvec.errors import DistilvecError
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Needs,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Needs, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term, WantedOfStudent
 from distilvec.methods.tokens import next_tokens
 from distilvec.methods.tokens.maps import Sides
 from distilvec.methods.tokens.pairs import last_layers, pairs, take_rows

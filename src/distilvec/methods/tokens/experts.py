@@ -12,7 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from distilvec.functional import cosine_distance, expert_similarity, gate_floor_penalty, info_nce, relation_matrix
+from distilvec.errors import DistilvecError
+from distilvec.functional import cosine_distance, expert_similarity, gate_floor_penalty, info_nce, margin_gap
 from distilvec.methods import parts
 from distilvec.methods.base import Batch, StudentOutput, TeacherInfo, TeacherSignals, Term
 
@@ -74,10 +75,10 @@ class ExpertLosses(nn.Module):
         options, count = self.options, len(self.names)
         outputs = student.embedding.unsqueeze(-2).expand(*student.embedding.shape[:-1], count, -1)
         if options.head:
-            outputs = student.extras["expert_outputs"]
+            outputs = _extra(student, "expert_outputs")
         losses = self._losses(outputs, teachers, batch)  # [V, B, E]
         known = torch.stack([one.present for one in teachers], -1).repeat_interleave(len(self.experts), -1)  # [B, E]
-        gate = student.extras["gate"].float() if options.head else None
+        gate = _extra(student, "gate").float() if options.head else None
         values = self._weighted(losses, known, gate)
         terms = {"moe": parts.counted(values, known.any(-1), weight)}
         for place, name in enumerate(self.names):
@@ -102,7 +103,7 @@ class ExpertLosses(nn.Module):
             for place, expert in enumerate(self.experts):
                 own = outputs[..., index * len(self.experts) + place, :]
                 if expert == "margin":
-                    values = masked_margin_gap(own, target, self.options.margin, present)
+                    values = margin_gap(own, target, self.options.margin, present)
                 elif expert == "cosine":
                     values = cosine_distance(self._map(index, expert)(own), target)
                 else:
@@ -142,8 +143,10 @@ class ExpertLosses(nn.Module):
         return values + ((gate - gate.detach()) * compared).sum(-1)
 
 
-def masked_margin_gap(own: Tensor, target: Tensor, margin: float, present: Tensor) -> Tensor:
-    """`functional.margin_gap` among the items that the teacher has: [V, B, d], [B, D], bool [B] -> [V, B]."""
-    excess = torch.relu((relation_matrix(own) - relation_matrix(target)).abs() - margin)
-    others = present & ~torch.eye(len(present), dtype=torch.bool, device=present.device)
-    return parts.masked_mean(excess, others)
+def _extra(student: StudentOutput, name: str) -> Tensor:
+    if name not in student.extras:
+        raise DistilvecError(
+            f'the student gives no "{name}", which its expert head should leave behind',
+            remedy="Call attach(student) before training.",
+        )
+    return student.extras[name]

@@ -26,16 +26,7 @@ from torch import Tensor
 
 from distilvec.functional import sinkhorn, transport_cost
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Needs,
-    Options,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-)
+from distilvec.methods.base import Batch, Needs, Options, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term
 from distilvec.methods.tokens import class_logits, next_tokens
 from distilvec.methods.tokens.base import TokenMethod
 from distilvec.precision import full_precision

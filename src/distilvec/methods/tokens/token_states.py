@@ -12,7 +12,7 @@ gives the same term within these axes. A second term is its use: `[{name: cosine
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ from distilvec.methods.base import (
     Wanted,
     WantedOfStudent,
 )
+from distilvec.methods.tokens import pairs
 
 _MODE = "strict"
 _REMEDY = "Cut the student out of its teacher (shrink), or leave token_states out."
@@ -54,6 +55,7 @@ class TokenStates(Method):
             raise DistilvecError(
                 f"token_states goes with one teacher, and there are {len(teachers)}", remedy="Leave token_states out."
             )
+        pairs.check_layers(self.name, student, teachers, 1)
         teacher = teachers[0]
         own, (last, told) = _last(student)[0], _last(teacher)
         width = _reach(student, teacher)
@@ -95,15 +97,8 @@ class TokenStates(Method):
 
 
 def _last(info: StudentInfo | TeacherInfo) -> tuple[int, int]:
-    """Number of the last block, and width of its states.
-
-    Raises:
-        DistilvecError: they cannot be seen.
-    """
-    if info.layers is None or info.hidden is None:
-        shape = f"layers {info.layers}, width {info.hidden}"
-        raise DistilvecError(f"token_states is asked for, and this model shows none ({shape})", where=info.name)
-    return info.layers, info.hidden
+    """Number of the last block, and width of its states, of a model that `check_layers` let through."""
+    return pairs.depth(info), cast(int, info.hidden)
 
 
 def _reach(student: StudentInfo, teacher: TeacherInfo) -> int:
@@ -160,9 +155,9 @@ def _matched(student: StudentOutput, teacher: TeacherSignals) -> tuple[Tensor, T
 
     The pairs of the alignment, and special tokens one by one where both sides have as many.
     """
-    pairs = teacher.alignments[_MODE]
-    sides = [pairs[..., 0].long(), pairs[..., 1].long()]
-    real = pairs[..., 0] >= 0
+    cells = teacher.alignments[_MODE]
+    sides = [cells[..., 0].long(), cells[..., 1].long()]
+    real = cells[..., 0] >= 0
     special = [_special(side) for side in (student, teacher)]
     counts = [each.sum(1) for each in special]
     most = int(min(int(count.max()) for count in counts))
