@@ -26,6 +26,11 @@ _RHO = {"asam": 0.5, "sam": 0.05}
 _COUNTER = "sharpness"
 
 
+def _of_base(name: str) -> Any:
+    """A property that is the base optimizer's, read and written."""
+    return property(lambda self: getattr(self.base, name), lambda self, value: setattr(self.base, name, value))
+
+
 class SharpnessAware(Optimizer):
     """Wraps an optimizer with the ascent of SAM or ASAM; to schedulers and trainers it is that optimizer.
 
@@ -84,29 +89,7 @@ class SharpnessAware(Optimizer):
 
     # The wrapper looks like the base optimizer.
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self.base.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self.base.param_groups = groups
-
-    @property
-    def state(self) -> Any:
-        return self.base.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self.base.state = state
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        return self.base.defaults
-
-    @defaults.setter
-    def defaults(self, defaults: dict[str, Any]) -> None:
-        self.base.defaults = defaults
+    param_groups, state, defaults = map(_of_base, ("param_groups", "state", "defaults"))
 
     def __getattr__(self, name: str) -> Any:
         # Hook dictionaries and the private flags of Optimizer's inherited methods live in the base.
