@@ -11,6 +11,7 @@ from torch.utils.data import get_worker_info
 from distilvec.errors import DataError, DistilvecError
 from distilvec.kinds.base import Kind
 from distilvec.modules.pipeline import item_kinds, reads_texts
+from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.corpus import Corpus
-    from distilvec.training.tokens import TokenizedCorpus
 
 #: Prepared items are kept in memory up to so many bytes, by all workers together; the rest is read in every epoch.
 CACHE_BYTES = 2 << 30
@@ -67,7 +67,7 @@ class PreparedCorpus:
             return []
         prepared = list(zip(rows, self._module.prepare(self._texts(np.asarray(rows))), strict=True))
         for row, item in prepared:
-            size = _bytes(item)
+            size = bytes_of(item)
             if row not in self._cache and size <= self._room:
                 self._cache[row] = item
                 self._room -= size
@@ -87,8 +87,6 @@ def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> 
     Raises:
         DistilvecError: the student reads another kind of item than the corpus has.
     """
-    from distilvec.training.tokens import TokenizedCorpus
-
     check_items(student, corpus.kind, "student")
     if corpus.kind.tokenized or corpus.modality not in item_kinds(student):
         return TokenizedCorpus.build(student, corpus.texts, len(corpus), cache, corpus.fingerprint)
@@ -111,14 +109,18 @@ def check_items(model: SentenceTransformer, kind: Kind, where: str) -> None:
     )
 
 
-def _bytes(item: Any) -> int:
-    """Size of a prepared item: an array, or a tuple, list or dictionary of arrays."""
+def bytes_of(item: Any) -> int:
+    """Size of arrays or tensors, of numbers, and of tuples, lists and dictionaries of them; None has none.
+
+    Raises:
+        DataError: it is something else.
+    """
     if hasattr(item, "nbytes"):
         return int(item.nbytes)
     if isinstance(item, dict):
-        return sum(map(_bytes, item.values()))
+        return sum(map(bytes_of, item.values()))
     if isinstance(item, tuple | list):
-        return sum(map(_bytes, item))
-    if isinstance(item, int | float):
-        return 8
+        return sum(map(bytes_of, item))
+    if item is None or isinstance(item, int | float):
+        return 0 if item is None else 8
     raise DataError(f"a prepared item is arrays, not a {type(item).__name__}")

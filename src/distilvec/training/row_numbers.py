@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -43,25 +44,41 @@ class Ragged:
     def pairs(self, rows: Sequence[int] | np.ndarray) -> Tensor:
         """int64 [B, P, 2] of rows of width 2, padded with -1; P is at least 1."""
         pairs = self.read(rows)
-        table = np.full((len(pairs), max(1, max(map(len, pairs), default=0)), 2), -1, np.int64)
-        for number, values in enumerate(pairs):
-            table[number, : len(values)] = values
-        return torch.from_numpy(table)
+        return filled(pairs, (len(pairs), max(1, max(map(len, pairs), default=0)), 2), np.int64, fill=-1)
 
     def padded(self, rows: Sequence[int] | np.ndarray, length: int) -> Tensor:
         """[B, length] of rows of width 1, padded with 0."""
-        table = np.zeros((len(rows), length), self.flat.dtype)
-        for number, values in enumerate(self.read(rows)):
-            table[number, : len(values)] = values[:, 0]
-        return torch.from_numpy(table)
+        return filled(self.read(rows), (len(rows), length, 1), self.flat.dtype).squeeze(-1)
 
     def squares(self, rows: Sequence[int] | np.ndarray, size: int) -> Tensor:
         """[B, size, size] of rows of width 1 that are square matrices, padded with 0."""
-        table = np.zeros((len(rows), size, size), self.flat.dtype)
-        for number, values in enumerate(self.read(rows)):
-            own = int(np.sqrt(len(values)) + 0.5)
-            table[number, :own, :own] = values.reshape(own, own)
-        return torch.from_numpy(table)
+        return filled(map(square, self.read(rows)), (len(rows), size, size), self.flat.dtype)
+
+
+def filled(
+    values: Iterable[np.ndarray],
+    shape: tuple[int, ...],
+    dtype: npt.DTypeLike = np.float32,
+    *,
+    at: Iterable[int] | None = None,
+    fill: int = 0,
+) -> Tensor:
+    """A table of rows whose beginnings are these values [length, ...], filled up behind their ends.
+
+    Args:
+        shape: of the table; values have one dimension less.
+        at: the row of each; None = one after the other. Rows without values are filled.
+    """
+    table = np.full(shape, fill, dtype)
+    for row, value in enumerate(values) if at is None else zip(at, values, strict=True):
+        table[row][tuple(map(slice, value.shape))] = value
+    return torch.from_numpy(table)
+
+
+def square(values: np.ndarray) -> np.ndarray:
+    """[n * n, 1] -> [n, n]."""
+    side = math.isqrt(values.size)
+    return values.reshape(side, side)
 
 
 class RaggedFile:
@@ -78,7 +95,7 @@ class RaggedFile:
         self._lengths = np.zeros(count, np.int64)
         self._sum = 0
         self._partial = made / file.name
-        self._stream = self._partial.open("wb")
+        self.stream = self._partial.open("wb")
 
     @staticmethod
     def exists(file: Path) -> bool:
@@ -101,21 +118,17 @@ class RaggedFile:
         self._lengths[row] = len(values)
         content = np.ascontiguousarray(values, self._dtype).tobytes()
         self._sum = zlib.crc32(content, self._sum)
-        self._stream.write(content)
+        self.stream.write(content)
 
     def close(self) -> None:
         """Put the file in its place; its offsets last, because a file without them does not exist."""
-        self._stream.close()
+        self.stream.close()
         partial = _offsets(self._partial)
         table = np.concatenate([[self._sum, 0], np.cumsum(self._lengths)]).astype(np.int64)
         np.save(partial, np.concatenate([[zlib.crc32(table.tobytes())], table]))
         update(self.file.parent, {"tokens": [self.file.name, _offsets(self.file).name]}, more=True)
         self._partial.replace(self.file)
         partial.replace(_offsets(self.file))
-
-    def stop(self) -> None:
-        """Close the stream; nothing happens after `close`."""
-        self._stream.close()
 
 
 @contextmanager
@@ -127,13 +140,11 @@ def writing(files: Mapping[str, tuple[Path, npt.DTypeLike]], count: int) -> Iter
         made = stack.enter_context(temporary(folder))
         made.mkdir()
         outputs = {name: RaggedFile(file, made, count, dtype) for name, (file, dtype) in files.items()}
-        try:
-            yield outputs
-            for output in outputs.values():
-                output.close()
-        finally:
-            for output in outputs.values():
-                output.stop()
+        for output in outputs.values():
+            stack.enter_context(output.stream)
+        yield outputs
+        for output in outputs.values():
+            output.close()
 
 
 def _offsets(file: Path) -> Path:

@@ -19,6 +19,7 @@ from distilvec.modules.blocks import token_head
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherSignals
+from distilvec.training.caching import in_mini_batches
 from distilvec.training.distributed import gather_rows, gather_student, gather_teacher, sum_over_ranks, world_size
 
 if TYPE_CHECKING:
@@ -108,18 +109,10 @@ class Distiller(nn.Module):
 
     def observe(self, features: dict[str, Tensor]) -> StudentOutput:
         """One student forward for all the views that the method wants."""
+        wanted = self.needs.student
         if self.mini_batch_size is not None:
-            views, layers = self.needs.student[:2]
-            from distilvec.training.caching import in_mini_batches
-
-            return in_mini_batches(self.tap, features, self.mini_batch_size, views, layers)
-        return self.tap(
-            features,
-            views=self.needs.student.views,
-            layers=self.needs.student.layers,
-            tokens=self.needs.student.tokens,
-            attention=self.needs.student.attention,
-        )
+            return in_mini_batches(self.tap, features, self.mini_batch_size, wanted.views, wanted.layers)
+        return self.tap(features, **wanted._asdict())
 
     def forward(
         self,
@@ -176,8 +169,6 @@ class Distiller(nn.Module):
         if not self._former or not self.trains_student:
             return None
         if self.mini_batch_size is not None:
-            from distilvec.training.caching import in_mini_batches
-
             return in_mini_batches(self._former[0], features, self.mini_batch_size).embedding[0]
         return self._former[0](features, views=1).embedding[0]
 

@@ -8,7 +8,6 @@ import itertools
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,25 +31,6 @@ if TYPE_CHECKING:
 _HEAD = 5
 
 
-@dataclass(frozen=True)
-class TokenArrays:
-    """Token ids as they lie on disk.
-
-    Attributes:
-        ids: of all texts, one after the other.
-        offsets: int64 [n + 1], where each text begins.
-        types: for pairs, if the tokenizer makes them: which segment each id belongs to.
-        truncated: how many texts lost tokens.
-        name: of the arrays; equal names mean equal ids.
-    """
-
-    ids: np.ndarray
-    offsets: np.ndarray
-    types: np.ndarray | None
-    truncated: int
-    name: str
-
-
 class TokenizedCorpus:
     """Token ids of every text for one tokenizer, in one flat memory-mapped array.
 
@@ -59,30 +39,35 @@ class TokenizedCorpus:
     (`corpus.keys.PAIR`) is encoded as the pair of texts that it is.
 
     Args:
+        table: `_HEAD` numbers, and int64 [n + 1] where each text begins.
+        arrays: ids of all texts, one after the other; for pairs, if the tokenizer makes them, which segment each
+            belongs to.
+        tokenize: what made them.
         tokenizer: the student's.
-        prompt: the default prompt.
+        name: equal names mean equal ids.
         prompt_length: tokens of the prompt, which a pooling may leave out; None without a prompt.
-        bags: the student takes its ids without padding, as bags (static embeddings).
-        limit: tokens per text, may be infinite; longer ones are cut at their end. None for pairs, which are cut inside.
 
     Attributes:
         lengths: int32 [n] tokens per text after truncation.
+        truncated: how many texts lost tokens.
+        bags: the student takes its ids without padding, as bags (static embeddings).
+        limit: tokens per text, may be infinite; longer ones are cut at their end. None for pairs, which are cut inside.
     """
 
     def __init__(
         self,
-        arrays: TokenArrays,
+        table: np.ndarray,
+        arrays: Sequence[np.ndarray],
+        tokenize: Any,
         tokenizer: Any,
-        *,
-        prompt: str = "",
-        prompt_length: int | None = None,
-        bags: bool = False,
-        limit: float | None = None,
+        name: str,
+        prompt_length: int | None,
     ) -> None:
-        self.ids, self.offsets, self.types = arrays.ids, arrays.offsets, arrays.types
-        self.truncated, self.name, self.tokenizer = arrays.truncated, arrays.name, tokenizer
-        self.prompt_length, self.bags, self.limit = prompt_length, bags, limit
-        self._contents = Contents(None if bags else tokenizer, prompt)
+        self.ids, self.offsets, self.truncated = arrays[0], np.asarray(table[_HEAD:]), int(table[0])
+        self.types = arrays[1] if len(arrays) > 1 and len(self.ids) else None
+        self.bags, self.tokenizer, self.name, self.prompt_length = tokenize.bags, tokenizer, name, prompt_length
+        self.limit = tokenize.length or math.inf if tokenize.cuts_ends else None
+        self._contents = Contents(None if self.bags else tokenizer, tokenize.prompt)
         self.lengths = scratch(len(self.offsets) - 1, np.int32)
         np.subtract(self.offsets[1:], self.offsets[:-1], out=self.lengths, casting="unsafe")
 
@@ -115,9 +100,8 @@ class TokenizedCorpus:
         prompt_length = _check_ids(student, tokenize, probes, prompt)
         state = f"{tokenize.describe()}|{count}|{fingerprint}|checked"
         name = hashlib.blake2b(state.encode(), digest_size=8).hexdigest()
-        ids_file, offsets_file = folder / f"ids-{name}.bin", folder / f"offsets-{name}.npy"
-        types_file = folder / f"types-{name}.bin" if tokenize.types else None
-        token_files = [ids_file, *([types_file] if types_file else [])]
+        offsets_file = folder / f"offsets-{name}.npy"
+        token_files = [folder / f"{part}-{name}.bin" for part in (("ids", "types") if tokenize.types else ("ids",))]
         if (opened := _open(token_files, offsets_file)) is None:
             _write(tokenize, texts, count, token_files, offsets_file)
             opened = _open(token_files, offsets_file)
@@ -127,16 +111,7 @@ class TokenizedCorpus:
                 where=str(offsets_file),
                 remedy="Does another program write there, or is the disk faulty?",
             )
-        table, arrays = opened
-        types = arrays[1] if types_file and table[-1] else None
-        return cls(
-            TokenArrays(arrays[0], np.asarray(table[_HEAD:]), types, int(table[0]), name),
-            student.tokenizer,
-            prompt=prompt,
-            prompt_length=prompt_length,
-            bags=tokenize.bags,
-            limit=tokenize.length or math.inf if tokenize.cuts_ends else None,
-        )
+        return cls(*opened, tokenize, student.tokenizer, name, prompt_length)
 
     @staticmethod
     def _tokenize(student: SentenceTransformer, prompt: str, pairs: bool) -> Any:
@@ -187,7 +162,7 @@ class _Tokenize:
     """Texts -> ids as the student's first module makes them, their segments (for pairs), how many texts lost tokens."""
 
     def __init__(self, tokenizer: Any, length: float | None, prompt: str, *, pairs: bool = False) -> None:
-        self._texts = TextIds(tokenizer, length, prompt)
+        self._texts, self.prompt = TextIds(tokenizer, length, prompt), prompt
         self.bags, self.length, self.describe = self._texts.bare, self._texts.limit, self._texts.describe
         self.size = id_count(tokenizer)
         self.types = pairs and not self.bags and "token_type_ids" in tokenizer.model_input_names
