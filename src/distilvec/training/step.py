@@ -85,7 +85,9 @@ class Distiller(nn.Module):
             hand_out_routing(student)
         self.tap = StudentTap(student)
         self.needs = needs
-        hand_out_next_tokens(student, any(wanted.next for wanted in needs.teachers))
+        if token_head(student) is not None:  # it leaves logits of the next token among its extras where they are wanted
+            first: Any = student[0]
+            first.next_logits = any(wanted.next for wanted in needs.teachers)
         check_caching(method, self.needs, self.mini_batch_size, student)
         # In a list, because what is in one is no part of the module.
         self._former = [StudentTap(extras.former)] if extras.former is not None and extras.remember else []
@@ -264,13 +266,6 @@ def check_caching(
             where="training.mini_batch_size",
             remedy="Leave it out; a smaller batch_size saves memory here.",
         )
-
-
-def hand_out_next_tokens(student: SentenceTransformer, wanted: bool) -> None:
-    """Let a student that has logits of the next token leave them among its extras, where a method wants them."""
-    if token_head(student) is not None:
-        first: Any = student[0]
-        first.next_logits = wanted
 
 
 def describe(info: StudentInfo, task: Task | None) -> StudentInfo:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Of the table of offsets: texts cut, whether ids have 32 bits, checksums of what follows, of the ids, of the segments.
 _HEAD = 5
+#: Texts that are tokenised at once.
+_CHUNK = 10_000
 
 
 class TokenizedCorpus:
@@ -245,7 +247,6 @@ def _write_tokens(
     files: list[Path],
     *,
     wide: bool,
-    chunk: int = 10_000,
 ) -> tuple[int, list[int]]:
     """Write the ids of all texts (and, to a second file, segments); how many were truncated, and checksums.
 
@@ -257,8 +258,8 @@ def _write_tokens(
     dtypes = [np.uint32 if wide else np.uint16, np.uint8]
     with contextlib.ExitStack() as stack:
         outs = [stack.enter_context(file.open("wb")) for file in files]
-        for start in range(0, len(offsets) - 1, chunk):
-            columns, cut = tokenize(texts(np.arange(start, min(start + chunk, len(offsets) - 1))))
+        for start in range(0, len(offsets) - 1, _CHUNK):
+            columns, cut = tokenize(texts(np.arange(start, min(start + _CHUNK, len(offsets) - 1))))
             lengths = np.fromiter((len(ids) for ids in columns[0]), np.int64, len(columns[0]))
             offsets[start + 1 : start + 1 + len(lengths)] = total + np.cumsum(lengths)
             size = int(lengths.sum())

@@ -48,16 +48,18 @@ class TokenMethod(PerTeacher):
         logits_instead: what to take where there are no class logits, a sentence.
         same_classes: whether class i of the logits has to be the same class on both sides.
         usual_form: the form of a method that has no option `form`; "embedding" means states.
+        only_states: whether it compares states of a student that writes, too; its option `temperature` is SimCSE's.
     """
 
     inside = True
     logits_instead: ClassVar[str] = "Take a method on vectors or token states: cosine, dskd, emo or distillmoe."
     same_classes: ClassVar[bool] = True
     usual_form: ClassVar[str] = "embedding"
+    only_states: ClassVar[bool] = False
 
     def form(self, student: StudentInfo) -> Literal["next", "logits", "states"]:
         """Choose what is compared: the next token of a student that writes; else logits or states, as `form` says."""
-        if student.pieces is not None:
+        if student.pieces is not None and not self.only_states:
             return "next"
         form = getattr(self.options, "form", self.usual_form)
         return "logits" if form == "logits" or (form == "auto" and has_task(student)) else "states"
@@ -74,7 +76,7 @@ class TokenMethod(PerTeacher):
     @property
     def simcse_temperature(self) -> float:
         """Temperature of SimCSE."""
-        return parts.SIMCSE_TEMPERATURE
+        return float(self.options.temperature) if self.only_states else parts.SIMCSE_TEMPERATURE
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         form = self.form(student)

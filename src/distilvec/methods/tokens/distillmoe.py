@@ -43,7 +43,7 @@ from distilvec.methods.base import (
 )
 from distilvec.methods.tokens import pairs
 from distilvec.methods.tokens.base import TokenMethod
-from distilvec.methods.tokens.dynamic_cka import PAIRS, DynamicCKA, last
+from distilvec.methods.tokens.dynamic_cka import PAIRS, DynamicCKA
 from distilvec.methods.tokens.experts import Expert, ExpertLosses
 from distilvec.methods.tokens.maps import FixedMap, Sides
 
@@ -203,14 +203,8 @@ class DistillMoE(TokenMethod):
     paper = "DistillMoE: multi-faceted knowledge distillation for cross-tokenizer embedding models (2025)"
     Options = DistillMoEOptions
     writes = True
+    only_states = True
     expert_head: ExpertHead | None
-
-    def form(self, student: StudentInfo) -> Literal["states"]:
-        return "states"
-
-    @property
-    def simcse_temperature(self) -> float:
-        return float(self.options.temperature)
 
     def needs_of_states(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options
@@ -221,9 +215,11 @@ class DistillMoE(TokenMethod):
             self._check_shared(student, teachers, cka)
         alike = bool({"contrast", "margin"} & set(experts))
         scaled = bool(experts) and options.gate_gradient == "scaled"
-        theirs = tuple(Wanted(tokens=last(one, options.layers), alignment=(PAIRS,)) for one in teachers) if cka else ()
+        theirs = (
+            tuple(Wanted(tokens=pairs.last(one, options.layers), alignment=(PAIRS,)) for one in teachers) if cka else ()
+        )
         return Needs(
-            WantedOfStudent(tokens=last(student, options.layers) if cka else ()),
+            WantedOfStudent(tokens=pairs.last(student, options.layers) if cka else ()),
             theirs,
             sentence=bool(experts),
             coupled=alike or scaled or (cka and options.scope == "batch"),
