@@ -123,9 +123,6 @@ def _shared(first: bytes, second: bytes) -> int:
 def prefix_entries(source: Pieces, target: Pieces) -> NDArray[np.int64]:
     """For each entry of one tokenizer the longest of another that it begins with; the end for the end, -1 for none.
 
-    Args:
-        source, target: the tokenizers.
-
     >>> source = Pieces((b" household", b"<", b""), 2)
     >>> prefix_entries(source, Pieces((b"", b" house", b" h"), 0)).tolist()
     [1, -1, 0]
@@ -146,7 +143,7 @@ def nearest_entries(source: Pieces, target: Pieces) -> NDArray[np.int64]:
     """For each entry of one tokenizer the nearest of another by edit distance, equal ones first; the end for the end,
     -1 for special tokens.
 
-    Args and source: as of `prefix_entries`; FuseLLM's mapping of vocabularies (arXiv:2401.10491).
+    Source: FuseLLM's mapping of vocabularies (arXiv:2401.10491).
     """
     known = target.numbers
     entries = np.array([known.get(content, -1) if content else -1 for content in source.content], np.int64)

@@ -70,11 +70,7 @@ def _on_cpu(training: TrainingSection) -> bool:
 
 
 def check_precision(training: TrainingSection) -> None:
-    """Refuse fp16 where training is on the processor, which has no instructions for it.
-
-    Raises:
-        EnvironmentProblem: it is.
-    """
+    """Refuse fp16 where training is on the processor, which has no instructions for it."""
     if training.fp16 and _on_cpu(training):
         why = "training.use_cpu asks for the processor" if training.use_cpu else "there is none here"
         raise EnvironmentProblem(
@@ -83,12 +79,7 @@ def check_precision(training: TrainingSection) -> None:
 
 
 def check_trackers(training: TrainingSection) -> None:
-    """See that the trackers asked for are there: accelerate leaves out what is not installed, without a word.
-
-    Raises:
-        DistilvecError: there is no such tracker.
-        EnvironmentProblem: it is not installed.
-    """
+    """See that the trackers asked for are there: accelerate leaves out what is not installed, without a word."""
     if not training.report_to:
         return
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers

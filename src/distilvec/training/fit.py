@@ -226,11 +226,7 @@ def _assemble(
 
 @torch.no_grad()
 def _check_vectors(student: SentenceTransformer, features: dict[str, Any]) -> None:
-    """See that the trained student says something: finite weights may be too large for what is made of them.
-
-    Raises:
-        DataError: its vectors are not finite.
-    """
+    """See that the trained student says something: finite weights may be too large for what is made of them."""
     if not torch.isfinite(student(features)["sentence_embedding"]).all():
         raise DivergedError(
             "the trained student's vectors are not finite",

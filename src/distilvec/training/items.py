@@ -94,11 +94,7 @@ def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> 
 
 
 def check_items(model: SentenceTransformer, kind: Kind, where: str) -> None:
-    """Refuse a model that reads another kind of item than the corpus has, before it fails in the middle of a batch.
-
-    Raises:
-        DistilvecError: naming both.
-    """
+    """Refuse a model that reads another kind of item than the corpus has, before it fails in the middle of a batch."""
     reads = item_kinds(model)
     if kind.name in reads or (kind.also_texts and reads_texts(model)):
         return

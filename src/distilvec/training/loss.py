@@ -60,9 +60,6 @@ class DistillationLoss(Distiller):
         texts: texts of the store, of which at most 2,000 are encoded for the heads' ridge start; None where the
             method has no heads, or they start at random (`init: random`).
 
-    Attributes:
-        student, method, store: as above.
-
     Raises:
         DistilvecError: more than one process, an unknown method, or one that needs more than the store or student has.
         DataError: the store has none of the texts.

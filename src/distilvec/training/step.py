@@ -246,11 +246,7 @@ def _counting(terms: Sequence[Term]) -> Tensor | None:
 def check_caching(
     method: Method, needs: Needs, mini_batch_size: int | None, student: SentenceTransformer | None = None
 ) -> None:
-    """Refuse gradient caching for a method that looks at the student's tokens, and for a student with batch norms.
-
-    Raises:
-        DistilvecError: there is a mini_batch_size, and the method or the student is such a one.
-    """
+    """Refuse gradient caching for a method that looks at the student's tokens, and for a student with batch norms."""
     if mini_batch_size is None:
         return
     if needs.student.tokens or needs.student.attention or any(wanted.next for wanted in needs.teachers):

@@ -12,7 +12,7 @@ gives the same term within these axes. A second term is its use: `[{name: cosine
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +57,7 @@ class TokenStates(Method):
             )
         pairs.check_layers(self.name, student, teachers, 1)
         teacher = teachers[0]
-        own, (last, told) = _last(student)[0], _last(teacher)
+        own, last, told = pairs.depth(student), pairs.depth(teacher), teacher.hidden or 0
         width = _reach(student, teacher)
         on_axes = teacher.width == width > told
         if told != width and not on_axes:
@@ -70,7 +70,7 @@ class TokenStates(Method):
         return Needs(WantedOfStudent(tokens=(own,)), (wanted,), sentence=False, same_pieces=True)
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        self.layers = _last(student)[0], _last(teachers[0])[0]
+        self.layers = pairs.depth(student), pairs.depth(teachers[0])
         self.mapped = _reach(student, teachers[0]) != student.hidden
         self.register_buffer("axes", _axes(student, teachers[0]), persistent=False)
 
@@ -96,15 +96,9 @@ class TokenStates(Method):
         self.head = [_map_behind_pooling(student)] if self.mapped else []
 
 
-def _last(info: StudentInfo | TeacherInfo) -> tuple[int, int]:
-    """Number of the last block, and width of its states, of a model that `check_layers` let through."""
-    return pairs.depth(info), cast(int, info.hidden)
-
-
 def _reach(student: StudentInfo, teacher: TeacherInfo) -> int:
     """Width of the student's token states where they are compared: as they are, or behind its map."""
-    hidden = _last(student)[1]
-    return hidden if hidden in (teacher.hidden, teacher.width) else student.width
+    return student.hidden if student.hidden in (teacher.hidden, teacher.width) else student.width
 
 
 def _map_behind_pooling(student: Any) -> nn.Linear:
@@ -140,7 +134,7 @@ def _axes(student: StudentInfo, teacher: TeacherInfo) -> Tensor:
     width = _reach(student, teacher)
     if teacher.hidden == width:
         return torch.zeros(0)
-    axes = teacher.axes.get(_last(teacher)[0])
+    axes = teacher.axes.get(pairs.depth(teacher))
     if axes is None:
         raise DistilvecError(
             f"the teacher's token states have {teacher.hidden} numbers, the student's {width}",
