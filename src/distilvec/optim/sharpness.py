@@ -9,8 +9,7 @@ DISAM (Zhang et al. 2024): SAM on the objective that `domain_ascent` returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -125,11 +124,7 @@ class SharpnessAware(Optimizer):
         self.base.load_state_dict({key: value for key, value in state_dict.items() if key != _COUNTER})
         self.count = int(state_dict[_COUNTER]["count"])
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Any = None) -> Any:
         """The base optimizer's step, from the gradients present.
 
         Raises:
@@ -138,7 +133,7 @@ class SharpnessAware(Optimizer):
         if self._moved:
             raise RuntimeError("step() at the perturbed weights: call restore() first")
         self.count += 1
-        return self.base.step() if closure is None else self.base.step(closure)
+        return self.base.step(closure)
 
     # The ascent.
 
