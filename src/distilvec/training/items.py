@@ -33,6 +33,7 @@ class PreparedCorpus:
     Attributes:
         lengths: int64 [n], all 1: batches are drawn without regard to size.
         truncated: 0, nothing is cut.
+        room: bytes of prepared items that may still be kept.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class PreparedCorpus:
         self._module: Any = student[0]
         self._prepares = hasattr(self._module, "prepare") and hasattr(self._module, "collate")
         self._cache: dict[int, Any] = {}
-        self._room = cache_bytes
+        self.room = cache_bytes
         self.lengths = np.ones(count, np.int64)
         self.truncated = 0
 
@@ -58,19 +59,15 @@ class PreparedCorpus:
         fresh = dict(self._prepared([row for row in wanted if row not in self._cache]))
         return dict(self._module.collate([fresh[row] if row in fresh else self._cache[row] for row in wanted]))
 
-    def share_room(self, among: int) -> None:
-        """Leave the others their part of the room that there still is."""
-        self._room //= among
-
     def _prepared(self, rows: list[int]) -> list[tuple[int, Any]]:
         if not rows:
             return []
         prepared = list(zip(rows, self._module.prepare(self._texts(np.asarray(rows))), strict=True))
         for row, item in prepared:
             size = bytes_of(item)
-            if row not in self._cache and size <= self._room:
+            if row not in self._cache and size <= self.room:
                 self._cache[row] = item
-                self._room -= size
+                self.room -= size
         return prepared
 
 
@@ -78,7 +75,7 @@ def share_room(tokens: Any, _: int) -> None:
     """Called in every worker of a data loader as it starts: the workers share the room for what is kept."""
     worker = get_worker_info()
     if worker is not None and isinstance(tokens, PreparedCorpus):
-        tokens.share_room(worker.num_workers)
+        tokens.room //= worker.num_workers
 
 
 def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> TokenizedCorpus | PreparedCorpus:

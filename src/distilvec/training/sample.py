@@ -164,14 +164,7 @@ def paired_batches(
         index = collator.expand(part)
         output = tap(on_device(collator.tokens.features(index), device), views=1)
         known = collator.known(index)
-        batch = Batch(
-            known["keys"],
-            Batch.equal_items(known["keys"]),
-            group=known["group"],
-            role=known["role"],
-            scores=known.get("scores"),
-        )
-        batches.append((_on_cpu(output), batch))
+        batches.append((_on_cpu(output), Batch(duplicate=Batch.equal_items(known["keys"]), **known)))
     return batches
 
 
