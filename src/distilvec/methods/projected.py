@@ -1,6 +1,8 @@
 """Methods that look at one teacher at a time; most compare the student's vector, behind a linear map, with its vector.
 
-L = sum_k w_k mean_{i: teacher k has i} compare(e_i W_k, t_ik)
+    L = sum_k w_k mean_{i: teacher k has i} compare(e_i W_k, t_ik)
+
+Several teachers have a map each and count by their weights.
 """
 
 from __future__ import annotations

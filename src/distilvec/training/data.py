@@ -91,7 +91,7 @@ class Collator:
             return lengths
         return np.maximum(lengths, self.tokens.lengths[self.companions[rows]].max(1))
 
-    def known(self, index: np.ndarray) -> dict[str, torch.Tensor]:
+    def known(self, index: np.ndarray) -> dict[str, Any]:
         """Return what the corpus and the scorers say of its rows: keys uint8 [n, 16], and columns [n] by name."""
         columns = {name: torch.from_numpy(np.asarray(values[index])) for name, values in self.columns.items()}
         return {"keys": torch.from_numpy(np.array(self.keys[index])), **columns}

@@ -29,6 +29,7 @@ class Ragged:
 
     def __init__(self, file: Path, dtype: npt.DTypeLike, width: int) -> None:
         offsets, _ = beside(file, dtype)
+        # Behind the checksums of `whole_table`.
         self.offsets: np.ndarray = np.load(offsets, mmap_mode="r", allow_pickle=False)[2:]
         self.flat = mapped(file, dtype, (int(self.offsets[-1]), width))
 
