@@ -13,17 +13,15 @@ from torch import Tensor
 from distilvec.alignment.pieces import ENDS
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import scratch
-from distilvec.store import RaggedSignal, read_vocabulary
+from distilvec.store import RaggedSignal, SignalStore, read_vocabulary
 from distilvec.teachers.signals import DIGEST, NEXT, Wanted
-from distilvec.training.row_numbers import filled, square
+from distilvec.training.row_numbers import Ragged, filled, square
 
 if TYPE_CHECKING:
     from distilvec.corpus import Corpus
-    from distilvec.store import SignalStore
     from distilvec.teachers import Teacher
     from distilvec.training.digests import DigestedCorpus
     from distilvec.training.items import PreparedCorpus
-    from distilvec.training.row_numbers import Ragged
     from distilvec.training.tokens import TokenizedCorpus
 
 #: Corpus rows that are looked up at once.

@@ -209,7 +209,7 @@ class Distiller(nn.Module):
             for name in ("embedding", "layers")
             if (value := getattr(output, name)) is not None
         }
-        return StudentOutput(**{**output.__dict__, **stopped})
+        return replace(output, **stopped)
 
     def _reduce(self, terms: dict[str, Term], domain: Tensor | None, *, local: bool) -> dict[str, Any]:
         """Terms -> total, means for the log, and the weighted loss per row."""
