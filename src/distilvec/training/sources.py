@@ -145,10 +145,9 @@ class StoreSource:
 
         fields: dict[str, Any] = {}
         if self._wanted.logits:
-            values = [value[:, 0] for value in read("logits")]
+            values = [value[:, 0] if self._classes is None else value[self._classes, 0] for value in read("logits")]
             columns = 1 if self._classes is None else len(self._classes)  # of a batch of which it has nothing
-            logits = filled(values, (len(index), len(values[0]) if values else columns), at=here)
-            fields["logits"] = logits if self._classes is None else logits[:, self._classes]
+            fields["logits"] = filled(values, (len(index), len(values[0]) if values else columns), at=here)
         if self._wanted.next:
             fields["next"] = self._next(index, here)
         if "tokenids" not in self._signals:
