@@ -44,7 +44,7 @@ def _full_precision() -> None:
     """Without a word on precision, processors compute in float32 here, so that figures are the same on all of them."""
     from distilvec.precision import bfloat16_pays
 
-    for module in ("distilvec.teachers.precision", "distilvec.training.precision"):
+    for module in ("distilvec.teachers.precision", "distilvec.training.distributed"):
         found: Any = importlib.import_module(module)
         found.bfloat16_pays = lambda device=None: device != "cpu" and bfloat16_pays("cuda")
 

@@ -9,7 +9,7 @@ from rapidfuzz.distance import Levenshtein
 from tests.alignment import reference
 
 from distilvec.alignment import align, span_pairs, trim_spans, warping_path
-from distilvec.alignment.reciprocal import WINDOW
+from distilvec.alignment.aligner import WINDOW
 from distilvec.errors import DataError, DistilvecError
 
 #: Few letters, so that equal strings, runs and ties abound.

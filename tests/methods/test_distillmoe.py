@@ -17,7 +17,6 @@ from distilvec.functional import cka_distance, margin_gap, optimal_gate
 from distilvec.methods.base import Method, Sample, Wanted
 from distilvec.methods.table import build_method, build_options
 from distilvec.methods.tokens.dynamic_cka import soft_alignment
-from distilvec.methods.tokens.experts import masked_margin_gap
 from distilvec.methods.tokens.maps import FixedMap
 from distilvec.modules.expert_head import ExpertHead
 from distilvec.students.output import StudentInfo, StudentOutput
@@ -262,12 +261,10 @@ def test_fixed_loss_weights_take_the_gates_place(world) -> None:
 def test_the_margin_gap_among_present_items() -> None:
     own, target = torch.randn(2, 6, 4), torch.randn(6, 5)
     everyone = torch.ones(6, dtype=torch.bool)
-    torch.testing.assert_close(
-        masked_margin_gap(own, target, 0.1, everyone), margin_gap(own, target.expand(2, 6, 5), 0.1)
-    )
+    torch.testing.assert_close(margin_gap(own, target, 0.1, everyone), margin_gap(own, target.expand(2, 6, 5), 0.1))
     some = torch.tensor([True, False, True, True, False, True])
     expected = margin_gap(own[:, some], target[some].expand(2, 4, 5), 0.1)
-    torch.testing.assert_close(masked_margin_gap(own, target, 0.1, some)[:, some], expected)
+    torch.testing.assert_close(margin_gap(own, target, 0.1, some)[:, some], expected)
 
 
 @EVERY

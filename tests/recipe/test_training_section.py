@@ -14,7 +14,7 @@ from distilvec.recipe import Recipe, TrainingSection
 from distilvec.recipe.sections import SharpnessSection
 from distilvec.recipe.training_section import check_evaluations
 from distilvec.training import bfloat16_pays
-from distilvec.training.precision import narrow_by_itself
+from distilvec.training.distributed import narrow_by_itself
 
 #: Keys that transformers does not have, or names in two words.
 OWN = {
@@ -135,7 +135,7 @@ def test_training_is_in_bfloat16_where_it_pays_unless_its_precision_is_named(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: cuda)
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "flags : avx512_bf16" if processor else "flags : sse")
     monkeypatch.setattr("distilvec.precision._product_seconds", lambda dtype: 0.5 if dtype is torch.bfloat16 else 1.0)
-    monkeypatch.setattr("distilvec.training.precision.bfloat16_pays", bfloat16_pays.__wrapped__)
+    monkeypatch.setattr("distilvec.training.distributed.bfloat16_pays", bfloat16_pays.__wrapped__)
     assert narrow_by_itself(TrainingSection.model_validate(given)) is narrow
 
 

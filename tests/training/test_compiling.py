@@ -14,7 +14,7 @@ from distilvec.recipe import TrainingSection
 from distilvec.students import load_student
 from distilvec.students.tap import StudentTap
 from distilvec.training.attention import attention
-from distilvec.training.compiling import Compilation, compilation, compiled
+from distilvec.training.compiling import compilation, compiled
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_batches_of_other_sizes_are_not_compiled_again(tiny_bert: Path, sentence
         for count, repeats in ((8, 1), (5, 2), (7, 1), (3, 3))
     ]
     assert len({batch["input_ids"].shape for batch in batches}) == 4
-    with compiled(student, Compilation(backend, None)):
+    with compiled(student, {"backend": backend}):
         for batch in batches:
             seen.append(tap(batch, views=1, tokens=[2]))
             first = first or backend.graphs
@@ -94,7 +94,7 @@ def test_attention_maps_are_the_same(tiny_bert: Path, sentences: list[str], kern
     tap, batch = StudentTap(student), student.preprocess(sentences[:6])
     with attention(student, kernel):
         plain = tap(batch, views=1, attention=[2])
-        with compiled(student, Compilation("eager", None)):
+        with compiled(student, {"backend": "eager"}):
             fast = tap(batch, views=1, attention=[2])
     assert torch.allclose(plain.attention[2], fast.attention[2], atol=1e-6)
     assert torch.allclose(plain.embedding, fast.embedding, atol=1e-6)
@@ -108,7 +108,7 @@ def test_a_failed_compilation_names_its_setting(tiny_bert: Path, sentences: list
 
     with (
         pytest.raises(EnvironmentProblem, match=r"^training\.torch_compile: .*C\+\+ compiler"),
-        compiled(student, Compilation(broken, None)),
+        compiled(student, {"backend": broken}),
     ):
         student(student.preprocess(sentences[:2]))
     assert "forward" not in vars(student[0].model)
@@ -116,6 +116,6 @@ def test_a_failed_compilation_names_its_setting(tiny_bert: Path, sentences: list
 
 def test_what_a_recipe_asks_for() -> None:
     assert compilation(TrainingSection()) is None
-    assert compilation(TrainingSection(torch_compile=True)) == Compilation("inductor", None)
-    assert compilation(TrainingSection(torch_compile_mode="default")) == Compilation("inductor", "default")
-    assert compilation(TrainingSection(torch_compile_backend="eager")) == Compilation("eager", None)
+    assert compilation(TrainingSection(torch_compile=True)) == {"backend": "inductor", "mode": None}
+    assert compilation(TrainingSection(torch_compile_mode="default")) == {"backend": "inductor", "mode": "default"}
+    assert compilation(TrainingSection(torch_compile_backend="eager")) == {"backend": "eager", "mode": None}

@@ -43,7 +43,7 @@ class Kept:
 
 @pytest.mark.parametrize(("workers", "most"), [(0, 8), (2, 4)])
 def test_workers_share_the_memory_for_prepared_items(workers: int, most: int) -> None:
-    size = prepared._bytes(np.full(10, 0))
+    size = prepared.bytes_of(np.full(10, 0))
     tokens = PreparedCorpus([Squares()], lambda rows: [str(row) for row in rows], 40, cache_bytes=8 * size)  # type: ignore[arg-type]
     kept = Kept(tokens)
     loop: Any = SimpleNamespace(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from rapidfuzz.distance import Levenshtein
-from rapidfuzz.process import cdist
 
-from distilvec.alignment.distances import EditDistances
+from distilvec.alignment.distances import EditDistances, Grid
+from distilvec.alignment.spans import span_pairs
 from distilvec.alignment.strings import alike, is_uncased, kind_of, plain
 from distilvec.alignment.warping import Paths, warp
 from distilvec.errors import DataError, DistilvecError, nearest
@@ -28,6 +26,8 @@ MODES = {
     "reciprocal": "each the other's nearest string, near the warping path",
     "spans": "equal character offsets",
 }
+#: A cell this many tokens beside the warping path may still pair.
+WINDOW = 4
 #: Texts and cells of their grids that are warped together: enough for wide operations, few enough for a cache.
 _TEXTS, _CELLS = 256, 1 << 22
 
@@ -54,14 +54,8 @@ def align(student_tokens: Sequence[str], teacher_tokens: Sequence[str], mode: st
     >>> align(["the", "story"], ["ĠThe", "Ġstories"], "path")
     [(0, 0), (1, 1)]
     """
-    _check(mode)
-    if not len(student_tokens) or not len(teacher_tokens):
-        return []
-    cost = _string_costs(student_tokens, teacher_tokens)
-    height, width = cost.shape
-    rows, columns = np.arange(height)[:, None] * width, np.arange(width)[:, None]
-    grid = _Grid(rows, columns, cost.take, np.array([height]), np.array([width]))
-    ((_, (pairs,)),) = grid.pairs([mode])
+    aligner = Aligner(student_tokens, teacher_tokens, whole=False)
+    pairs = aligner.pairs(range(len(student_tokens)), range(len(teacher_tokens)), mode)
     return [(row, column) for row, column in pairs.tolist()]
 
 
@@ -86,6 +80,7 @@ class Aligner:
     Args:
         student_vocabulary, teacher_vocabulary: token string of every id, as `convert_ids_to_tokens` gives it.
             Kind and case of either side are seen from the whole vocabulary.
+        whole: False = these are the tokens of one text; see `is_uncased`.
 
     Attributes:
         characters: for either side, int64 [vocabulary], what each id's string adds to the text.
@@ -95,10 +90,12 @@ class Aligner:
     [[0, 0], [3, 3]]
     """
 
-    def __init__(self, student_vocabulary: Sequence[str], teacher_vocabulary: Sequence[str]) -> None:
+    def __init__(
+        self, student_vocabulary: Sequence[str], teacher_vocabulary: Sequence[str], *, whole: bool = True
+    ) -> None:
         sides = [_plain_vocabulary(vocabulary) for vocabulary in (student_vocabulary, teacher_vocabulary)]
         self.characters = tuple(np.fromiter(map(len, side), np.int64, count=len(side)) for side in sides)
-        lower = any(is_uncased(side, vocabulary=True) for side in sides)
+        lower = any(is_uncased(side, vocabulary=whole) for side in sides)
         distinct: list[list[str]] = []
         self._entries: list[Integers] = []
         for side in sides:
@@ -110,33 +107,22 @@ class Aligner:
         self._distances = EditDistances(distinct[0], distinct[1])
 
     def pairs(self, student_ids: ArrayLike, teacher_ids: ArrayLike, mode: str = "strict") -> Pairs:
-        """The pairs of one text; `batch` is far cheaper for many.
-
-        Args:
-            student_ids, teacher_ids: int [n], [m], content tokens only.
-            mode: see `align`.
-
-        Returns:
-            int32 [P, 2] (student index, teacher index), positions within the ids given.
-
-        Raises:
-            DistilvecError: an unknown mode, or "spans".
-            DataError: an id that the vocabulary does not have.
-        """
+        """The pairs of one text, int32 [P, 2]; as `batch`, which is far cheaper for many."""
         return self.batch([(student_ids, teacher_ids)], [mode])[mode][0]
 
     def batch(self, texts: Sequence[tuple[ArrayLike, ArrayLike]], modes: Sequence[str]) -> dict[str, list[Pairs]]:
         """The pairs of many texts in several modes; a text's pairs do not depend on its neighbours.
 
         Args:
-            texts: (student ids, teacher ids) of each text, as for `pairs`.
+            texts: (student ids, teacher ids) of each text, int [n] and [m], content tokens only.
             modes: see `align`.
 
         Returns:
-            Mode -> one int32 [P, 2] for each text.
+            Mode -> for each text int32 [P, 2] (student index, teacher index), positions within the ids given.
 
         Raises:
-            DistilvecError, DataError: as `pairs`.
+            DistilvecError: an unknown mode, or "spans".
+            DataError: an id that the vocabulary does not have.
         """
         for mode in modes:
             _check(mode)
@@ -145,26 +131,13 @@ class Aligner:
         by_mode: dict[str, list[Pairs]] = {mode: [_NONE] * len(texts) for mode in modes}
         for chunk in _chunks(students[1], teachers[1]):
             padded = [_padded(*side, chunk) for side in (students, teachers)]
-            grid = _Grid(*self._distances.grids(*padded), students[1][chunk], teachers[1][chunk])
-            for mode, chosen in grid.pairs(modes):
+            grid, sizes = self._distances.grids(*padded), (students[1][chunk], teachers[1][chunk])
+            for mode, chosen in _chosen(grid, sizes, modes):
                 for text, pairs in zip(chunk.tolist(), chosen):
                     by_mode[mode][text] = pairs
         return by_mode
 
-    @staticmethod
-    def span_pairs(student_offsets: ArrayLike, teacher_offsets: ArrayLike, text: str | None = None) -> Pairs:
-        """The pairs of mode "spans" from character offsets int [n, 2] and [m, 2] of the content tokens.
-
-        Args:
-            text: with it, white space at the ends of a span does not count, see `trim_spans`.
-        """
-        from distilvec.alignment.spans import span_pairs
-
-        if text is None:
-            return span_pairs(student_offsets, teacher_offsets)
-        from distilvec.alignment.spans import trim_spans
-
-        return span_pairs(trim_spans(student_offsets, text), trim_spans(teacher_offsets, text))
+    span_pairs = staticmethod(span_pairs)
 
     def _side(self, side: int, texts: list[ArrayLike]) -> tuple[Integers, Integers]:
         """Entries of all texts' tokens one after another, and each text's number of tokens."""
@@ -202,45 +175,50 @@ def _plain_vocabulary(vocabulary: Iterable[str]) -> list[str]:
     return [plain(token, kind) for token in tokens]
 
 
-def _string_costs(student_tokens: Sequence[str], teacher_tokens: Sequence[str]) -> NDArray[np.integer]:
-    """[n, m] edit distances of normalised token strings."""
-    sides = []
-    for tokens in (student_tokens, teacher_tokens):
-        kind = kind_of(tokens)
-        sides.append([plain(token, kind) for token in tokens])
-    lower = any(is_uncased(side) for side in sides)
-    student, teacher = (alike(side, lower=lower) for side in sides)
-    return np.asarray(cdist(student, teacher, scorer=Levenshtein.distance, dtype=np.int32))
+def _chosen(grid: Grid, sizes: tuple[Integers, Integers], modes: Iterable[str]) -> Iterator[tuple[str, list[Pairs]]]:
+    """Each mode with the pairs of each of B texts of these sizes ([B], [B])."""
+    rows, columns, costs = grid
+    paths = warp(rows, columns, sizes, costs)
+    cells = {"strict": paths.single & (paths.cost == 0), "path": paths.single}
+    for mode in modes:
+        chosen = _cells(paths, cells.get(mode, paths.real))
+        if mode == "reciprocal":
+            texts = zip(rows.T, columns.T, *sizes, chosen, strict=True)
+            chosen = [reciprocal_pairs(costs(row[:n, None] + column[:m]), path) for row, column, n, m, path in texts]
+        yield mode, chosen
 
 
-@dataclass(frozen=True)
-class _Grid:
-    """The distances of B texts: `costs` takes rows [S, B] + columns [T, B]; heights and widths are [B]."""
+def reciprocal_pairs(cost: NDArray[np.integer], path: NDArray[np.integer]) -> NDArray[np.int32]:
+    """Mutual nearest tokens within `WINDOW` rows or columns of the path.
 
-    rows: Integers
-    columns: Integers
-    costs: Callable[[Integers], NDArray[np.integer]]
-    heights: Integers
-    widths: Integers
+    Among equally near strings the one nearer to the path counts, then the earlier. Exact matches that the path glued
+    to a neighbour are found again; that the window follows the path, not the diagonal of the grid, keeps it right
+    where one side is truncated.
 
-    def pairs(self, modes: Iterable[str]) -> Iterator[tuple[str, list[Pairs]]]:
-        """Each mode with the pairs of each text."""
-        paths = warp(self.rows, self.columns, (self.heights, self.widths), self.costs)
-        for mode in modes:
-            if mode in ("strict", "path"):
-                chosen = _cells(paths, paths.single & (paths.cost == 0) if mode == "strict" else paths.single)
-            else:
-                chosen = _cells(paths, paths.real)
-            if mode == "reciprocal":
-                from distilvec.alignment.reciprocal import reciprocal_pairs
+    Args:
+        cost: [n, m] edit distances, n and m at least 1.
+        path: int [P, 2] the warping path.
 
-                chosen = [reciprocal_pairs(self._distances(text), path) for text, path in enumerate(chosen)]
-            yield mode, chosen
+    Returns:
+        int32 [Q, 2] (student index, teacher index), by student.
 
-    def _distances(self, text: int) -> NDArray[np.integer]:
-        """[n, m] of one text."""
-        rows, columns = self.rows[: self.heights[text], text], self.columns[: self.widths[text], text]
-        return self.costs(rows[:, None] + columns)
+    Source: EMO; its published code does this over sets of strings, without positions.
+    """
+    away = np.minimum(_beside(path[:, 0], path[:, 1], cost.shape), _beside(path[:, 1], path[:, 0], cost.shape[::-1]).T)
+    score = np.where(away <= WINDOW, cost.astype(np.int64) * (WINDOW + 1) + away, np.iinfo(np.int64).max)
+    nearest_teacher, nearest_student = score.argmin(1), score.argmin(0)
+    student = np.arange(len(cost))
+    mutual = nearest_student[nearest_teacher] == student
+    return np.stack([student[mutual], nearest_teacher[mutual]], axis=1).astype(np.int32)
+
+
+def _beside(row: NDArray[np.integer], column: NDArray[np.integer], shape: tuple[int, ...]) -> NDArray[np.integer]:
+    """[n, m] how many columns each cell lies beside the columns that the path visits in its row."""
+    each = np.arange(shape[0])
+    first = column[np.searchsorted(row, each)][:, None]
+    last = column[np.searchsorted(row, each, side="right") - 1][:, None]
+    place = np.arange(shape[1])
+    return np.maximum(np.maximum(first - place, place - last), 0)
 
 
 def _cells(paths: Paths, chosen: NDArray[np.bool_]) -> list[Pairs]:

@@ -12,7 +12,8 @@ from rapidfuzz.process import cdist
 __all__ = ["EditDistances"]
 
 Integers = NDArray[np.int64]
-Costs = Callable[[Integers], NDArray[np.signedinteger]]
+#: Rows [S, B], columns [T, B], and what takes sums of them, of any shape, to distances.
+Grid = tuple[Integers, Integers, Callable[[Integers], NDArray[np.signedinteger]]]
 #: Places of each side at first and at most: with 8,192 of either, strings below 128 characters take 64 MB.
 FIRST, MOST = 1024, 8192
 #: Tokens from which a text looks each of its pairs of entries up several times.
@@ -43,15 +44,11 @@ class EditDistances:
         self._places = tuple(np.zeros(len(strings) + 1, dtype=np.int64) for strings in self._strings)
         self._placed: tuple[list[str], list[str]] = ([], [])
 
-    def grids(self, students: Integers, teachers: Integers) -> tuple[Integers, Integers, Costs]:
-        """Return what the warping of B texts needs.
+    def grids(self, students: Integers, teachers: Integers) -> Grid:
+        """Return what the warping of B texts needs; valid until the next call.
 
         Args:
             students, teachers: entries, int64 [S, B] and [T, B]; -1 is padding.
-
-        Returns:
-            rows [S, B] and columns [T, B], int64, and the function that takes sums of them, of any shape, to
-            distances. Valid until the next call.
         """
         new = self._new(0, students), self._new(1, teachers)
         if any(1 + len(placed) + len(more) > MOST for placed, more in zip(self._placed, new)):

@@ -68,10 +68,10 @@ class DrawnText:
             for start, end in bounds
         ]
 
-    def rates(self) -> tuple[float, float]:
-        """Share of the student's and of the teacher's tokens that are in a pair, in [0, 1]."""
-        students, teachers = {i for i, _ in self.pairs}, {j for _, j in self.pairs}
-        return len(students) / len(self.student), len(teachers) / len(self.teacher)
+    @property
+    def paired(self) -> tuple[set[int], set[int]]:
+        """The student's and the teacher's tokens that are in a pair."""
+        return {i for i, _ in self.pairs}, {j for _, j in self.pairs}
 
 
 def align_text(text: str | tuple[str, str], student: Any, teacher: Any, mode: str = "strict") -> DrawnText:
@@ -119,7 +119,6 @@ def alignment_table(drawn: DrawnText) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    of_student, of_teacher = {i for i, _ in drawn.pairs}, {j for _, j in drawn.pairs}
     table = Table(box=None, padding=(0, 1), header_style="dim")
     table.add_column("student", justify="right")
     table.add_column("")
@@ -127,7 +126,7 @@ def alignment_table(drawn: DrawnText) -> Table:
     for students, mark, teachers in _rows(drawn):
         left, right = (
             Text(" ").join(Text(words[at], style="bold" if at in paired else "dim") for at in block)
-            for words, block, paired in ((drawn.student, students, of_student), (drawn.teacher, teachers, of_teacher))
+            for words, block, paired in zip((drawn.student, drawn.teacher), (students, teachers), drawn.paired)
         )
         table.add_row(left, mark, right)
     return table
@@ -184,8 +183,8 @@ def alignment_figure(drawn: DrawnText) -> Figure:
         top = -_PITCH * number - 0.4
         axes.text(-8.5, top, "student", color=MUTED, fontsize=8, va="center")
         axes.text(-8.5, top - _APART, "teacher", color=MUTED, fontsize=8, va="center")
-        students |= _draw_tokens(axes, drawn.student, upper, top, {i for i, _ in drawn.pairs})
-        teachers |= _draw_tokens(axes, drawn.teacher, lower, top - _APART, {j for _, j in drawn.pairs})
+        students |= _draw_tokens(axes, drawn.student, upper, top, drawn.paired[0])
+        teachers |= _draw_tokens(axes, drawn.teacher, lower, top - _APART, drawn.paired[1])
     chosen = set(drawn.pairs)
     for cell in [*(each for each in drawn.path if each not in chosen), *drawn.pairs]:
         (x0, y0), (x1, y1) = students[cell[0]], teachers[cell[1]]
@@ -226,7 +225,9 @@ def align_command(
     drawn = align_text(text, load_tokenizer(student), load_tokenizer(teacher), mode)
     console = Console(highlight=False)
     console.print(alignment_table(drawn))
-    of_student, of_teacher = drawn.rates()
+    of_student, of_teacher = (
+        len(paired) / len(words) for paired, words in zip(drawn.paired, (drawn.student, drawn.teacher))
+    )
     count = f"{len(drawn.pairs)} pair{'' if len(drawn.pairs) == 1 else 's'}"
     console.print(
         f"{mode}: {count}, in them {of_student:.0%} of {len(drawn.student)} student tokens "

@@ -39,6 +39,15 @@ class Pieces:
     content: tuple[bytes, ...]
     end: int
 
+    @property
+    def numbers(self) -> dict[bytes, int]:
+        """The first id of each entry that adds something."""
+        numbers: dict[bytes, int] = {}
+        for number, content in enumerate(self.content):
+            if content:
+                numbers.setdefault(content, number)
+        return numbers
+
 
 def pieces_of(tokenizer: Any) -> Pieces:
     """The entries of a transformers tokenizer that has an end token."""
@@ -114,17 +123,11 @@ def _shared(first: bytes, second: bytes) -> int:
 def prefix_entries(source: Pieces, target: Pieces) -> NDArray[np.int64]:
     """For each entry of one tokenizer the longest of another that it begins with; the end for the end, -1 for none.
 
-    Args:
-        source, target: the tokenizers.
-
     >>> source = Pieces((b" household", b"<", b""), 2)
     >>> prefix_entries(source, Pieces((b"", b" house", b" h"), 0)).tolist()
     [1, -1, 0]
     """
-    known: dict[bytes, int] = {}
-    for number, content in enumerate(target.content):
-        if content:
-            known.setdefault(content, number)
+    known = target.numbers
     longest = max(map(len, known), default=0)
 
     def find(content: bytes) -> int:
@@ -140,12 +143,9 @@ def nearest_entries(source: Pieces, target: Pieces) -> NDArray[np.int64]:
     """For each entry of one tokenizer the nearest of another by edit distance, equal ones first; the end for the end,
     -1 for special tokens.
 
-    Args and source: as of `prefix_entries`; FuseLLM's mapping of vocabularies (arXiv:2401.10491).
+    Source: FuseLLM's mapping of vocabularies (arXiv:2401.10491).
     """
-    known: dict[bytes, int] = {}
-    for number, content in enumerate(target.content):
-        if content:
-            known.setdefault(content, number)
+    known = target.numbers
     entries = np.array([known.get(content, -1) if content else -1 for content in source.content], np.int64)
     missing = [number for number, content in enumerate(source.content) if content and entries[number] < 0]
     names = [content.decode("latin-1") for content in known]

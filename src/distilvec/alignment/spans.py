@@ -42,12 +42,13 @@ def trim_spans(offsets: ArrayLike, text: str) -> NDArray[np.int64]:
     return np.stack([start, np.maximum(preceding[spans[:, 1]], start)], axis=1)
 
 
-def span_pairs(student_offsets: ArrayLike, teacher_offsets: ArrayLike) -> NDArray[np.int32]:
+def span_pairs(student_offsets: ArrayLike, teacher_offsets: ArrayLike, text: str | None = None) -> NDArray[np.int32]:
     """Tokens whose spans are equal and occur once on either side. Empty spans never pair.
 
     Args:
         student_offsets: int [n, 2], start and end of each content token.
         teacher_offsets: int [m, 2].
+        text: with it, white space at the ends of a span does not count, see `trim_spans`.
 
     Returns:
         int32 [P, 2] (student index, teacher index), by student.
@@ -55,15 +56,15 @@ def span_pairs(student_offsets: ArrayLike, teacher_offsets: ArrayLike) -> NDArra
     >>> span_pairs([(0, 2), (2, 4), (5, 8)], [(0, 4), (5, 8)]).tolist()
     [[2, 1]]
     """
-    student, teacher = _codes(student_offsets), _codes(teacher_offsets)
+    sides = (student_offsets, teacher_offsets)
+    student, teacher = (_codes(_spans(side) if text is None else trim_spans(side, text)) for side in sides)
     _, rows, columns = np.intersect1d(student[0], teacher[0], assume_unique=True, return_indices=True)
     pairs = np.stack([student[1][rows], teacher[1][columns]], axis=1)
     return pairs[pairs[:, 0].argsort()].astype(np.int32)
 
 
-def _codes(offsets: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _codes(spans: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """One number for each span that occurs once and is not empty, and its token."""
-    spans = _spans(offsets)
     codes, first, counts = np.unique((spans[:, 0] << 32) + spans[:, 1], return_index=True, return_counts=True)
     kept = (counts == 1) & (spans[first, 1] > spans[first, 0])
     return codes[kept], first[kept]

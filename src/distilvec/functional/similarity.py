@@ -76,19 +76,21 @@ def relation_gap(x: Tensor, y: Tensor) -> Tensor:
 
 
 @full_precision
-def margin_gap(x: Tensor, y: Tensor, margin: float) -> Tensor:
-    """Per row i, the mean over j != i of relu(|R(x)_ij - R(y)_ij| - margin), in [0, 2].
+def margin_gap(x: Tensor, y: Tensor, margin: float, mask: Tensor | None = None) -> Tensor:
+    """Per row i, the mean over real rows j != i of relu(|R(x)_ij - R(y)_ij| - margin), in [0, 2].
 
     Args:
         x, y: [..., N, d] and [..., N, e].
         margin: difference of two cosines that costs nothing, >= 0.
+        mask: bool [N], True = real row; None: all rows are real.
 
     Returns:
-        [..., N]; 0 with one row.
+        [..., N]; 0 where there is no other row.
 
     Source: DistillMoE, third expert.
     """
-    rows = x.shape[-2]
     excess = torch.relu((relation_matrix(x) - relation_matrix(y)).abs() - margin)
-    itself = torch.eye(rows, dtype=torch.bool, device=x.device)
-    return excess.masked_fill(itself, 0).sum(-1) / max(rows - 1, 1)
+    others = ~torch.eye(x.shape[-2], dtype=torch.bool, device=x.device)
+    if mask is not None:
+        others = others & mask
+    return excess.masked_fill(~others, 0).sum(-1) / others.sum(-1).clamp_min(1)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from distilvec.methods.base import Method
+from distilvec.teachers.carried import compiled, is_plain, own_text, source_of
 
 #: Packages whose classes are known by their versions, not by their text.
 _KNOWN = ("distilvec", "torch", "builtins", "pydantic", "abc", "typing")
@@ -39,8 +40,6 @@ def _read_class(cls: type, seen: dict[str, str]) -> None:
         if _is_known(each) or _path(each) in seen:
             continue
         functions = list(_functions(each))
-        from distilvec.teachers.carried import source_of
-
         seen[_path(each)] = source_of(each) or _in_parts(each, functions)
         options = each.__dict__.get("Options")
         if isinstance(options, type):
@@ -51,8 +50,6 @@ def _read_class(cls: type, seen: dict[str, str]) -> None:
 
 def _in_parts(cls: type, functions: list[types.FunctionType]) -> str:
     """In a notebook a class has no text of its own, and its functions have."""
-    from distilvec.teachers.carried import is_plain
-
     told = {name: value for name, value in vars(cls).items() if is_plain(value) and not name.startswith("__")}
     return "\n".join([repr(sorted(told.items())), *map(_text, functions)])
 
@@ -61,8 +58,6 @@ def _read_names(function: types.FunctionType, code: types.CodeType, seen: dict[s
     """Read what a function names of its module: functions and classes of somebody's own, numbers and words."""
     for name in code.co_names:
         value, path = function.__globals__.get(name), f"{function.__module__}:{name}"
-        from distilvec.teachers.carried import is_plain, own_text
-
         if is_plain(value):
             seen.setdefault(path, repr(value))
         elif isinstance(value, types.ModuleType):
@@ -81,8 +76,6 @@ def _read_names(function: types.FunctionType, code: types.CodeType, seen: dict[s
 def _read_function(function: Any, seen: dict[str, str]) -> None:
     if not isinstance(function, types.FunctionType) or _is_known(function) or _path(function) in seen:
         return
-    from distilvec.teachers.carried import own_text
-
     if own_text(function) is None and inspect.getsourcefile(function) is not None:
         return  # of an installed package
     seen[_path(function)] = _text(function)
@@ -98,8 +91,6 @@ def _functions(cls: type) -> Iterator[types.FunctionType]:
 
 def _text(function: types.FunctionType) -> str:
     """Its source; of one that was never in a file, what it was compiled to."""
-    from distilvec.teachers.carried import compiled, source_of
-
     return source_of(function) or compiled(function.__code__)
 
 

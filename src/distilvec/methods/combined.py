@@ -32,7 +32,50 @@ from distilvec.methods.base import (
 )
 
 
-class Combined(Method):
+class Holder(Method):
+    """A method made of others. What goes with the student is that of `shipping`, one behind the other."""
+
+    methods: nn.ModuleList
+
+    @property
+    def each(self) -> list[Method]:
+        """The methods, in their order."""
+        return [cast(Method, method) for method in self.methods]
+
+    @property
+    def shipping(self) -> list[Method]:
+        """The methods whose modules, maps and files are the student's. Default: all."""
+        return self.each
+
+    @property
+    def has_map(self) -> bool:
+        return any(method.has_map for method in self.shipping)
+
+    def attach(self, student: Any) -> None:
+        for method in self.shipping:
+            method.attach(student)
+
+    def attached(self, student: StudentOutput) -> StudentOutput:
+        for method in self.shipping:
+            student = method.attached(student)
+        return student
+
+    def rates(self) -> dict[nn.Module, float]:
+        return {module: rate for method in self.shipping for module, rate in method.rates().items()}
+
+    def keep(self, folder: Path) -> None:
+        for method in self.shipping:
+            method.keep(folder)
+
+    def teacher_map(self) -> nn.Linear | None:
+        maps = (method.teacher_map() for method in self.shipping)
+        return next((linear for linear in maps if linear is not None), None)
+
+    def trains_student(self, progress: float) -> bool:
+        return all(method.trains_student(progress) for method in self.shipping)
+
+
+class Combined(Holder):
     """Holds the methods. Terms: theirs; of two with the same name the later one's is METHOD.TERM.
 
     Args:
@@ -58,15 +101,6 @@ class Combined(Method):
         self.trains_on_pairs = any(method.trains_on_pairs for method in methods)
         self.implied_space = methods[0].implied_space
         self.prefixes = tuple(sorted({prefix for method in methods for prefix in method.prefixes}))
-
-    @property
-    def each(self) -> list[Method]:
-        """The methods, in their order."""
-        return [cast(Method, method) for method in self.methods]
-
-    @property
-    def has_map(self) -> bool:
-        return any(method.has_map for method in self.each)
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         every = [method.needs(student, teachers) for method in self.each]
@@ -110,29 +144,6 @@ class Combined(Method):
                 key = f"{method.name}.{name}" if name in terms else name
                 terms[key] = counted._replace(weight=weight * term.weight)
         return terms
-
-    def attach(self, student: Any) -> None:
-        for method in self.each:
-            method.attach(student)
-
-    def attached(self, student: StudentOutput) -> StudentOutput:
-        for method in self.each:
-            student = method.attached(student)
-        return student
-
-    def rates(self) -> dict[nn.Module, float]:
-        return {module: rate for method in self.each for module, rate in method.rates().items()}
-
-    def keep(self, folder: Path) -> None:
-        for method in self.each:
-            method.keep(folder)
-
-    def teacher_map(self) -> nn.Linear | None:
-        maps = (method.teacher_map() for method in self.each)
-        return next((linear for linear in maps if linear is not None), None)
-
-    def trains_student(self, progress: float) -> bool:
-        return all(method.trains_student(progress) for method in self.each)
 
 
 def _student(every: Sequence[WantedOfStudent]) -> WantedOfStudent:

@@ -51,14 +51,7 @@ def check_needs(method: Method, needs: Any, student: StudentInfo) -> None:
 
 
 def check_pieces(method: Method, student: Sequence[str], teacher: Sequence[str], where: str) -> None:
-    """Refuse two tokenizers for a method that needs equal pieces.
-
-    Args:
-        student, teacher: their pieces.
-
-    Raises:
-        DistilvecError: many of the student's pieces are not the teacher's.
-    """
+    """Refuse two tokenizers, given by their pieces, for a method that needs equal ones."""
     known = set(teacher)
     share = sum(piece in known for piece in student) / max(len(student), 1)
     if share < _ALIKE:
@@ -72,11 +65,7 @@ def check_pieces(method: Method, student: Sequence[str], teacher: Sequence[str],
 
 
 def check_terms(method: Method, terms: Any, student: StudentOutput) -> dict[str, Term]:
-    """Check that `forward` returned named terms of this batch; only types and shapes are looked at.
-
-    Raises:
-        DistilvecError: it is something else.
-    """
+    """Check that `forward` returned named terms of this batch; only types and shapes are looked at."""
     if not isinstance(terms, Mapping):
         raise DistilvecError(
             f"forward returns a dict of Term; this is a {type(terms).__name__}", where=method.name, remedy=_EXAMPLE

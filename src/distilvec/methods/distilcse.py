@@ -19,18 +19,8 @@ from torch import Tensor, nn
 
 from distilvec.functional import info_nce, normalize
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Options,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-)
+from distilvec.methods.base import Batch, Options, Sample, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term
+from distilvec.methods.projected import ProjectedMethod
 
 logger = logging.getLogger(__name__)
 
@@ -130,32 +120,26 @@ def _loaded(queue: nn.Module, *_: Any) -> None:
     ring.stale, ring.waiting = True, None
 
 
-class DistilCSE(Method):
+class DistilCSE(ProjectedMethod):
     """Terms: `contrast` [B] (`contrast:TEACHER` where there are several)."""
 
     name = "distilcse"
     summary = "contrast with the teacher's vectors of the batch and of a long queue"
     paper = "Gao et al. 2021, DistilCSE (arXiv:2112.05638)"
     Options = DistilCSEOptions
-
-    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        return Needs(coupled=True)
+    coupled = True
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        self.heads = parts.teacher_heads(student, teachers, sample, self.options.init)
-        self.terms, self.shares = parts.names("contrast", teachers), parts.shares(teachers)
+        super().build(student, teachers, sample)
         if self.options.fixed.learn_temperature:
             self.log_scale = nn.Parameter(torch.tensor(-math.log(self.options.temperature)))
         self.queues = nn.ModuleList(
             KeyQueue(self.options.queue, teacher.width) for teacher in teachers if self.options.queue
         )
 
-    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        terms = {}
-        for index, (name, head, signals) in enumerate(zip(self.terms, self.heads, teachers, strict=True)):
-            values = self._contrast(index, head(student.embedding[0]), signals, batch)
-            terms[name] = parts.counted(values, signals.present, self.shares[index])
-        return terms
+    def terms_of(self, index: int, student: StudentOutput, signals: TeacherSignals, batch: Batch) -> dict[str, Term]:
+        values = self._contrast(index, self.heads[index](student.embedding[0]), signals, batch)
+        return {"contrast": parts.counted(values, signals.present, 1.0)}
 
     def _contrast(self, index: int, queries: Tensor, signals: TeacherSignals, batch: Batch) -> Tensor:
         """[B] the loss against the batch and the queue, which the batch enters later."""
@@ -183,6 +167,3 @@ class DistilCSE(Method):
     def _reader(self, index: int) -> Callable[[Tensor], Tensor] | None:
         lookup = self.lookup
         return None if lookup is None else lambda keys: lookup(index, keys)
-
-    def teacher_map(self) -> nn.Linear | None:
-        return parts.only_map(self.heads)

@@ -76,7 +76,7 @@ class DistillCSE(Method):
         terms = {}
         if options.simcse_weight:
             terms["simcse"] = parts.simcse(student, batch, options.temperature, options.simcse_weight)
-        wanted, known = _average_relations(teachers, self.teacher_weights)
+        wanted, known = parts.mean_relations(teachers, self.teacher_weights)
         allowed = known & ~batch.duplicate
         relations = relation_matrix(student.embedding[0])
         if options.group_p is not None and self.training:
@@ -103,12 +103,3 @@ class DistillCSE(Method):
         jitter = torch.rand(group.shape, generator=generator).to(group.device)
         permuted = order.gather(-1, (group + jitter).argsort(dim=-1))
         return relations.gather(-1, permuted), wanted.gather(-1, order), allowed
-
-
-def _average_relations(teachers: Sequence[TeacherSignals], weights: Tensor) -> tuple[Tensor, Tensor]:
-    """[B, B] mean cosine, by the weights [K], over the teachers that have both items, and where there is one at all."""
-    known = torch.stack([signals.present[:, None] & signals.present for signals in teachers])
-    cosines = torch.stack([relation_matrix(parts.sentence(signals)) for signals in teachers])
-    counts = known * weights[:, None, None]
-    whole = counts.sum(0)
-    return (cosines.masked_fill(~known, 0.0) * counts).sum(0) / whole.masked_fill(whole == 0, 1), known.any(0)

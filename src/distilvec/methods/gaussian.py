@@ -57,10 +57,14 @@ class GaussianOptions(KernelOptions):
         False, description="save the kernels beside the student, for distilvec.load(path).explain(items) [S]"
     )
 
+    @property
+    def apart(self) -> bool:
+        """Tell whether each coordinate has a likelihood of its own."""
+        return self.components == 1 and self.covariance == "diagonal"
+
     @model_validator(mode="after")
     def _fits(self) -> GaussianOptions:
-        apart = self.components == 1 and self.covariance == "diagonal"
-        if self.beta_nll and not apart:
+        if self.beta_nll and not self.apart:
             raise ValueError(
                 "beta_nll weighs single coordinates: it goes with components: 1 and covariance: diagonal, "
                 f"not with {self.components} and {self.covariance}"
@@ -70,9 +74,7 @@ class GaussianOptions(KernelOptions):
     @property
     def beta(self) -> float:
         """The exponent that applies."""
-        if self.beta_nll is not None:
-            return self.beta_nll
-        return 1.0 if self.components == 1 and self.covariance == "diagonal" else 0.0
+        return float(self.apart) if self.beta_nll is None else self.beta_nll
 
 
 class Gaussian(KernelMethod):

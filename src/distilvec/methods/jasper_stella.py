@@ -17,23 +17,13 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from distilvec.errors import DistilvecError
 from distilvec.functional import cosine_distance, relation_matrix
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Options,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-)
+from distilvec.methods.base import Batch, Needs, Options, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term
+from distilvec.methods.projected import ProjectedMethod
 
 #: Of the three terms (paper and code).
 COSINE_WEIGHT, SIMILARITY_WEIGHT, ORDER_WEIGHT = 10.0, 200.0, 20.0
@@ -54,13 +44,14 @@ class JasperStellaOptions(Options):
     init: parts.Init = Field("ridge", description=parts.INIT)
 
 
-class JasperStella(Method):
+class JasperStella(ProjectedMethod):
     """Terms: `cosine` [V, B], `similarity` [V, B], `order` [] (`:TEACHER` behind where there are several)."""
 
     name = "jasper_stella"
     summary = "cosine, similarity matrix and relative order with Matryoshka prefixes, in two stages"
     paper = "Zhang et al. 2024, Jasper and Stella (arXiv:2412.19048)"
     Options = JasperStellaOptions
+    coupled = True
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         for teacher in teachers:
@@ -69,28 +60,18 @@ class JasperStella(Method):
                     f"prefixes {self.options.prefixes} must be between 1 and the teacher's width {teacher.width}",
                     where=f"jasper_stella, teacher {teacher.name}",
                 )
-        return Needs(coupled=True)
+        return super().needs(student, teachers)
 
-    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        self.heads = parts.teacher_heads(student, teachers, sample, self.options.init)
-        self.terms = list(
-            zip(*(parts.names(term, teachers) for term in ("cosine", "similarity", "order")), strict=True)
-        )
-        self.shares = parts.shares(teachers)
-
-    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        chosen = self._pairs_of_pairs(batch)
-        terms = {}
-        for (cosine, similarity, order), share, head, signals in zip(
-            self.terms, self.shares, self.heads, teachers, strict=True
-        ):
-            projected, target, present = head(student.embedding), parts.sentence(signals), signals.present
-            terms[cosine] = parts.counted(cosine_distance(projected, target), present, COSINE_WEIGHT * share)
-            relations, wanted = self._relations(projected), relation_matrix(target)
-            rows = parts.masked_mean((relations - wanted).square(), present).mean(0)
-            terms[similarity] = parts.counted(rows, present, SIMILARITY_WEIGHT * share)
-            terms[order] = Term(self._order(relations, wanted, present, chosen), None, ORDER_WEIGHT * share)
-        return terms
+    def terms_of(self, index: int, student: StudentOutput, signals: TeacherSignals, batch: Batch) -> dict[str, Term]:
+        projected, target, present = self.heads[index](student.embedding), parts.sentence(signals), signals.present
+        relations, wanted = self._relations(projected), relation_matrix(target)
+        rows = parts.masked_mean((relations - wanted).square(), present).mean(0)
+        order = self._order(relations, wanted, present, self._pairs_of_pairs(batch))
+        return {
+            "cosine": parts.counted(cosine_distance(projected, target), present, COSINE_WEIGHT),
+            "similarity": parts.counted(rows, present, SIMILARITY_WEIGHT),
+            "order": Term(order, None, ORDER_WEIGHT),
+        }
 
     def _relations(self, projected: Tensor) -> Tensor:
         """[V, B, D] -> [P, V, B, B] similarities of the full vector and of its prefixes."""
@@ -122,9 +103,6 @@ class JasperStella(Method):
         gap = (relations[..., i, j] - relations[..., k, m]) * direction
         usable = present[i] & present[j] & present[k] & present[m] & (direction != 0)
         return parts.masked_mean(torch.relu(self.options.margin - gap), usable).mean()
-
-    def teacher_map(self) -> nn.Linear | None:
-        return parts.only_map(self.heads)
 
     def trains_student(self, progress: float) -> bool:
         return bool(progress >= self.options.heads_share)

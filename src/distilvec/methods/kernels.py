@@ -89,7 +89,7 @@ class KernelMethod(Method):
             triangular=getattr(options, "covariance", "diagonal") == "triangular",
             linear=options.init == "ridge",
         )
-        self.suffixes = [name.removeprefix("x") for name in parts.names("x", teachers)]
+        self.suffixes = parts.names("", teachers)
         dims = []
         for number, (teacher, signals) in enumerate(zip(teachers, sample.teachers, strict=True)):
             mean, std = _statistics(teacher, signals)

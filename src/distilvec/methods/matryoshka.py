@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 from torch import nn
@@ -28,6 +27,7 @@ from distilvec.methods.base import (
     TeacherSignals,
     Term,
 )
+from distilvec.methods.combined import Holder
 from distilvec.methods.table import build_method
 from distilvec.students.output import VECTORS
 
@@ -58,7 +58,7 @@ class MatryoshkaOptions(BaseOptions):
         return of
 
 
-class Matryoshka(Method):
+class Matryoshka(Holder):
     """Holds one method, with heads of its own, per prefix and one for the full vector. Terms: `TERM@DIM`.
 
     Raises:
@@ -82,13 +82,13 @@ class Matryoshka(Method):
         self.needs_teacher, self.trains_on_pairs = full.needs_teacher, full.trains_on_pairs
 
     @property
-    def has_map(self) -> bool:
-        return self.full.has_map
-
-    @property
     def full(self) -> Method:
         """The method of the full vector."""
-        return cast(Method, self.methods[-1])
+        return self.each[-1]
+
+    @property
+    def shipping(self) -> list[Method]:
+        return [self.full]
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         if self.dims[-1] >= student.width:
@@ -97,8 +97,8 @@ class Matryoshka(Method):
                 where=student.name,
             )
         needs = self.full.needs(student, teachers)
-        for dim, method in zip(self.dims, self.methods, strict=False):  # too short, perhaps
-            cast(Method, method).needs(replace(student, width=dim, hidden=min(dim, student.hidden)), teachers)
+        for dim, method in zip(self.dims, self.each, strict=False):  # too short, perhaps
+            method.needs(replace(student, width=dim, hidden=min(dim, student.hidden)), teachers)
         if not needs.states:
             raise DistilvecError(
                 f"matryoshka: {self.full.name} looks at class logits or attention alone here, which do not depend on a "
@@ -112,37 +112,19 @@ class Matryoshka(Method):
         self.widths = [*self.dims, student.width]
         self.full.build(student, teachers, sample)
         shipped = self.full.attached(sample.student)
-        for dim, method in zip(self.dims, self.methods, strict=False):
+        for dim, method in zip(self.dims, self.each, strict=False):
             info = replace(student, width=dim, hidden=min(dim, student.hidden))
             batches = [(_prefix(output, dim), signals) for output, signals in sample.batches]
             pairs = [(_prefix(output, dim), batch) for output, batch in sample.pairs]
-            cast(Method, method).build(info, teachers, Sample(_prefix(shipped, dim), sample.teachers, batches, pairs))
-
-    def attach(self, student: Any) -> None:
-        self.full.attach(student)
-
-    def attached(self, student: StudentOutput) -> StudentOutput:
-        return self.full.attached(student)
-
-    def rates(self) -> dict[nn.Module, float]:
-        return self.full.rates()
+            method.build(info, teachers, Sample(_prefix(shipped, dim), sample.teachers, batches, pairs))
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         terms = {}
-        for dim, method in zip(self.widths, self.methods, strict=True):
-            cast(Method, method).lookup = self.lookup
+        for dim, method in zip(self.widths, self.each, strict=True):
+            method.lookup = self.lookup
             for name, term in method(_prefix(student, dim), teachers, batch).items():
                 terms[f"{name}@{dim}"] = term._replace(weight=term.weight / len(self.widths))
         return terms
-
-    def keep(self, folder: Path) -> None:
-        self.full.keep(folder)
-
-    def teacher_map(self) -> nn.Linear | None:
-        return self.full.teacher_map()
-
-    def trains_student(self, progress: float) -> bool:
-        return self.full.trains_student(progress)
 
 
 def _prefix(student: StudentOutput, dim: int) -> StudentOutput:

@@ -25,7 +25,8 @@ from pydantic import Field
 from torch import Tensor
 
 from distilvec.errors import DistilvecError
-from distilvec.functional import info_nce, relation_matrix
+from distilvec.functional import info_nce
+from distilvec.methods import parts
 from distilvec.methods.base import (
     Batch,
     Method,
@@ -80,14 +81,14 @@ class MNRL(Method):
         self.weights = [teacher.weight for teacher in teachers]
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        if batch.group is None or batch.role is None:
-            raise DistilvecError(
-                "this method trains on pairs or triplets, and the batch has single texts", where="mnrl"
-            )
-        margin = self.options.teacher_margin
-        guide = None if margin is None else _similarities(teachers, self.weights)
+        assert batch.group is not None and batch.role is not None
+        embedding, margin = student.embedding[0], self.options.teacher_margin
+        guide = None
+        if margin is not None:
+            cosines, known = parts.mean_relations(teachers, embedding.new_tensor(self.weights))
+            guide = cosines.where(known, torch.nan)
         values = ranking_loss(
-            student.embedding[0],
+            embedding,
             batch.group,
             batch.role,
             batch.duplicate,
@@ -97,17 +98,6 @@ class MNRL(Method):
         )
         anchors = batch.role.eq(0)
         return {"ranking": Term(values.new_zeros(len(anchors)).masked_scatter(anchors, values), anchors)}
-
-
-def _similarities(teachers: Sequence[TeacherSignals], weights: Sequence[float]) -> Tensor:
-    """[N, N], weighted mean of the teachers' cosines; NaN where none of them has both items."""
-    total, known = torch.zeros(()), torch.zeros(())
-    for teacher, weight in zip(teachers, weights, strict=True):
-        assert teacher.sentence is not None
-        both = (teacher.present[:, None] & teacher.present).float() * weight
-        vectors = teacher.sentence.float().masked_fill(~teacher.present[:, None], 0.0)
-        total, known = total + both * relation_matrix(vectors), known + both
-    return total / known
 
 
 def ranking_loss(

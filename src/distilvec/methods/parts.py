@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
-from distilvec.methods.base import Batch, Sample, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term
+from distilvec.functional import info_nce, relation_matrix
+from distilvec.methods.base import Batch, Sample, StudentOutput, TeacherInfo, TeacherSignals, Term
 from distilvec.modules.projection import projection
 
 Init = Literal["ridge", "random"]
@@ -18,20 +19,16 @@ SIMCSE_TEMPERATURE = 0.05  # Gao et al. 2021, and all papers of baselines that s
 INIT = "start of the projections: ridge map of the untrained student [S] or torch's random start [C]"
 
 
-def teacher_heads(student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample, init: Init) -> nn.ModuleList:
+def teacher_heads(teachers: Sequence[TeacherInfo], sample: Sample, init: Init) -> nn.ModuleList:
     """One bias-free map per teacher from the student's final embedding to the teacher's space."""
     source = sample.student.embedding[0]
-    return nn.ModuleList(
-        projection(
-            student.width,
-            teacher.width,
-            source=source,
-            target=sentence(signals),
-            init=init,
-            present=signals.present,
-        )
-        for teacher, signals in zip(teachers, sample.teachers, strict=True)
-    )
+    pairs = zip(teachers, sample.teachers, strict=True)
+    return nn.ModuleList(teacher_head(source, teacher, signals, init) for teacher, signals in pairs)
+
+
+def teacher_head(source: Tensor, teacher: TeacherInfo, signals: TeacherSignals, init: Init) -> nn.Linear:
+    """A bias-free map from vectors [N, d] of a sample to one teacher's space."""
+    return projection(source.shape[-1], teacher.width, source, sentence(signals), init, signals.present)
 
 
 def only_map(heads: nn.ModuleList) -> nn.Linear | None:
@@ -65,6 +62,15 @@ def shares(teachers: Sequence[TeacherInfo], of: float = 1.0) -> list[float]:
     """
     whole = sum(teacher.weight for teacher in teachers)
     return [of * teacher.weight / whole for teacher in teachers]
+
+
+def mean_relations(teachers: Sequence[TeacherSignals], weights: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, B] mean cosine, by the weights [K], over the teachers that have both items, and where there is one at all."""
+    known = torch.stack([signals.present[:, None] & signals.present for signals in teachers])
+    cosines = torch.stack([relation_matrix(sentence(signals)) for signals in teachers])
+    counts = known * weights[:, None, None]
+    whole = counts.sum(0)
+    return (cosines.masked_fill(~known, 0.0) * counts).sum(0) / whole.masked_fill(whole == 0, 1), known.any(0)
 
 
 def counted(values: Tensor, present: Tensor, weight: float) -> Term:
@@ -111,8 +117,6 @@ def tanh_layer(width: int, wanted: bool) -> nn.Module:
 def simcse(student: StudentOutput, batch: Batch, temperature: float, weight: float) -> Term:
     """SimCSE (Gao et al. 2021, eq. 4) between the first two views; equal items are not negatives."""
     first, second = student.embedding[0], student.embedding[1]
-    from distilvec.functional import info_nce
-
     return Term(info_nce(first, second, temperature, exclude=batch.duplicate), None, weight)
 
 

@@ -1,4 +1,4 @@
-"""Methods that compare the student's vector, behind a linear map into the teacher's space, with the teacher's vector.
+"""Methods that look at one teacher at a time; most compare the student's vector, behind a linear map, with its vector.
 
     L = sum_k w_k mean_{i: teacher k has i} compare(e_i W_k, t_ik)
 
@@ -28,13 +28,42 @@ from distilvec.methods.base import (
 )
 
 
+class PerTeacher(Method):
+    """A method that implements `terms_of`: terms of one teacher, which count by the teachers' weights.
+
+    Where there are several teachers, terms are called `TERM:TEACHER`.
+
+    Attributes:
+        coupled: see `Needs`.
+    """
+
+    coupled: ClassVar[bool] = False
+
+    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
+        return Needs(coupled=self.coupled)
+
+    def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        self.suffixes, self.shares = parts.names("", teachers), parts.shares(teachers)
+
+    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
+        terms = {}
+        for index, (suffix, share, signals) in enumerate(zip(self.suffixes, self.shares, teachers, strict=True)):
+            for name, term in self.terms_of(index, student, signals, batch).items():
+                terms[name + suffix] = term._replace(weight=share * term.weight)
+        return terms
+
+    def terms_of(self, index: int, student: StudentOutput, signals: TeacherSignals, batch: Batch) -> dict[str, Term]:
+        """The terms of teacher `index`, as if there was no other."""
+        raise NotImplementedError
+
+
 class ProjectedOptions(Options):
     """Options that every such method has."""
 
     init: parts.Init = Field("ridge", description=parts.INIT)
 
 
-class ProjectedMethod(Method):
+class ProjectedMethod(PerTeacher):
     """A method that implements `compare`; its term has the method's name (`NAME:TEACHER` where there are several)."""
 
     Options: ClassVar[type[Options]] = ProjectedOptions
@@ -55,24 +84,19 @@ class ProjectedMethod(Method):
         """Further distances for the log, name -> [V, B], which have no part in the loss. Default: none."""
         return {}
 
-    def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        return Needs()
-
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        super().build(student, teachers, sample)
         self.heads = self.maps(student, teachers, sample)
-        self.suffixes, self.shares = parts.names("", teachers), parts.shares(teachers)
 
     def maps(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> nn.ModuleList:
         """One module per teacher, [..., d] -> [..., D]. Default: linear maps that start as `init` says."""
-        return parts.teacher_heads(student, teachers, sample, self.options.init)
+        return parts.teacher_heads(teachers, sample, self.options.init)
 
-    def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        terms = {}
-        for suffix, share, head, signals in zip(self.suffixes, self.shares, self.heads, teachers, strict=True):
-            projected, target = head(student.embedding), parts.sentence(signals)
-            terms[self.name + suffix] = parts.counted(self.compare(projected, target), signals.present, share)
-            for name, values in self.watch(projected.detach(), target).items():
-                terms[name + suffix] = parts.counted(values, signals.present, 0.0)
+    def terms_of(self, index: int, student: StudentOutput, signals: TeacherSignals, batch: Batch) -> dict[str, Term]:
+        projected, target = self.heads[index](student.embedding), parts.sentence(signals)
+        terms = {self.name: parts.counted(self.compare(projected, target), signals.present, 1.0)}
+        for name, values in self.watch(projected.detach(), target).items():
+            terms[name] = parts.counted(values, signals.present, 0.0)
         return terms
 
     def teacher_map(self) -> nn.Linear | None:

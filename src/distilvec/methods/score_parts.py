@@ -80,16 +80,8 @@ def scored(embedding: Tensor, batch: Batch, similarity: str) -> ScoredBatch:
         embedding: [B, d] of the batch's rows, in any order.
         batch: with group, role and scores.
         similarity: "cosine" or "dot".
-
-    Raises:
-        DistilvecError: the batch has single texts, or no scores.
     """
-    if batch.group is None or batch.role is None:
-        raise DistilvecError("scores are about queries and their documents, and the batch has single texts")
-    if batch.scores is None:
-        raise DistilvecError(
-            "this method learns from scores, and there are none", where="scorers", remedy="Name a scorer."
-        )
+    assert batch.group is not None and batch.role is not None and batch.scores is not None
     anchors, documents = batch.role.eq(0).nonzero().squeeze(1), batch.role.ne(0).nonzero().squeeze(1)
     given = batch.scores[documents].float()
     together = batch.group[anchors, None] == batch.group[None, documents]

@@ -36,7 +36,6 @@ from distilvec.methods.base import (
     Term,
     WantedOfStudent,
 )
-from distilvec.modules.projection import projection
 
 
 class TALASOptions(Options):
@@ -130,17 +129,7 @@ class TALAS(Method):
             return
         sources = [states[0] for states in self._anchored(sample.student, 1)]
         for teacher, signals in zip(teachers, sample.teachers, strict=True):
-            maps = [
-                projection(
-                    source.shape[-1],
-                    teacher.width,
-                    source=source,
-                    target=parts.sentence(signals),
-                    init=self.options.init,
-                    present=signals.present,
-                )
-                for source in sources
-            ]
+            maps = [parts.teacher_head(source, teacher, signals, self.options.init) for source in sources]
             if self.options.init == "random":
                 for linear in maps:
                     nn.init.normal_(linear.weight, std=1e-3)
@@ -170,13 +159,15 @@ class TALAS(Method):
         """[V, B, d] of the anchored layers, from the lowest to the final embedding."""
         states = [student.embedding[:views]]
         if self.options.anchored_layers > 1:
-            lower = _layers(student)[:views, -self.options.anchored_layers : -1]
+            assert student.layers is not None
+            lower = student.layers[:views, -self.options.anchored_layers : -1]
             states = [*lower.unbind(1), *states]
         return states
 
     def _lasd(self, student: StudentOutput, views: int) -> Tensor:
         """[V, B] row means of the squared differences between the relations of neighbouring layers."""
-        blocks = _layers(student)[:views]
+        assert student.layers is not None
+        blocks = student.layers[:views]
         first = 0 if self.options.layers is None else blocks.shape[1] - self.options.layers
         chain = [relation_matrix(blocks[:, first:-1]), relation_matrix(student.embedding[:views, None])]
         if self.options.fixed.from_embeddings:
@@ -198,9 +189,3 @@ class TALAS(Method):
 
     def _maps(self, teacher: int) -> list[nn.Linear]:
         return list(cast(nn.ModuleList, self.anchors[teacher]))  # type: ignore[arg-type]
-
-
-def _layers(student: StudentOutput) -> Tensor:
-    if student.layers is None:
-        raise DistilvecError("talas was given a student output without layers")
-    return student.layers

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
+from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -121,9 +122,9 @@ def _lanczos(product: Callable[[Tensor], Tensor], start: Tensor, steps: int, tol
         for _ in range(2):  # once is not enough in float32
             image = image - known.T @ (known @ image)
         rest = float(image.norm())
-        values, vectors = torch.linalg.eigh(_tridiagonal(diagonal, off))
-        value, ritz = float(values[-1]), vectors[:, -1]
-        spread = float(values.abs().max())
+        values, vectors = eigh_tridiagonal(diagonal, off)
+        value, ritz = float(values[-1]), torch.from_numpy(vectors[:, -1])
+        spread = float(abs(values).max())
         exhausted = rest <= torch.finfo(start.dtype).eps * len(diagonal) * max(scale, spread)
         converged = exhausted or rest * abs(float(ritz[-1])) <= tolerance * abs(value)
         if converged or step + 1 == steps:
@@ -132,11 +133,3 @@ def _lanczos(product: Callable[[Tensor], Tensor], start: Tensor, steps: int, tol
         basis[step + 1] = image / rest
     vector = ritz.to(basis) @ basis[: len(diagonal)]
     return Curvature(value, vector / vector.norm(), len(diagonal), converged)
-
-
-def _tridiagonal(diagonal: list[float], off: list[float]) -> Tensor:
-    matrix = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
-    if off:
-        side = torch.tensor(off, dtype=torch.float64)
-        matrix = matrix + torch.diag(side, 1) + torch.diag(side, -1)
-    return matrix

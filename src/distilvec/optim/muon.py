@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, overload
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -78,16 +78,12 @@ class Muon(torch.optim.AdamW):
         if group.setdefault("orthogonal", False) and any(each.ndim != 2 for each in group["params"]):
             raise ValueError("only matrices can be moved by orthogonal steps")
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Any = None) -> Any:
         """One step from the gradients present; AdamW's rule for the groups without `orthogonal`."""
         groups = self.param_groups
         self.param_groups = [group for group in groups if not group["orthogonal"]]
         try:
-            loss: float | None = super().step() if closure is None else super().step(closure)
+            loss = super().step(closure)
         finally:
             self.param_groups = groups
         for group in groups:

@@ -9,8 +9,7 @@ DISAM (Zhang et al. 2024): SAM on the objective that `domain_ascent` returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -24,6 +23,11 @@ __all__ = ["SharpnessAware", "domain_ascent"]
 
 _RHO = {"asam": 0.5, "sam": 0.05}
 _COUNTER = "sharpness"
+
+
+def _of_base(name: str) -> Any:
+    """A property that is the base optimizer's, read and written."""
+    return property(lambda self: getattr(self.base, name), lambda self, value: setattr(self.base, name, value))
 
 
 class SharpnessAware(Optimizer):
@@ -84,29 +88,7 @@ class SharpnessAware(Optimizer):
 
     # The wrapper looks like the base optimizer.
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self.base.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self.base.param_groups = groups
-
-    @property
-    def state(self) -> Any:
-        return self.base.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self.base.state = state
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        return self.base.defaults
-
-    @defaults.setter
-    def defaults(self, defaults: dict[str, Any]) -> None:
-        self.base.defaults = defaults
+    param_groups, state, defaults = map(_of_base, ("param_groups", "state", "defaults"))
 
     def __getattr__(self, name: str) -> Any:
         # Hook dictionaries and the private flags of Optimizer's inherited methods live in the base.
@@ -142,11 +124,7 @@ class SharpnessAware(Optimizer):
         self.base.load_state_dict({key: value for key, value in state_dict.items() if key != _COUNTER})
         self.count = int(state_dict[_COUNTER]["count"])
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Any = None) -> Any:
         """The base optimizer's step, from the gradients present.
 
         Raises:
@@ -155,7 +133,7 @@ class SharpnessAware(Optimizer):
         if self._moved:
             raise RuntimeError("step() at the perturbed weights: call restore() first")
         self.count += 1
-        return self.base.step() if closure is None else self.base.step(closure)
+        return self.base.step(closure)
 
     # The ascent.
 

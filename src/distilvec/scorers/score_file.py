@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from distilvec.corpus.parquet import parquet_rows
 from distilvec.errors import DataError
 from distilvec.judging.tables import Table, read_table
 from distilvec.scorers.base import Scorer, parted, text_pair_keys
@@ -93,21 +95,13 @@ def _tables(scores: str | Path | Sequence[Any]) -> Iterator[Table]:
     Raises:
         DataError: there is no such file, it cannot be read, or it has no rows.
     """
-    if not isinstance(scores, str | Path) or Path(scores).suffix != ".parquet" or not Path(scores).is_file():
+    if not isinstance(scores, str | Path) or Path(scores).suffix != ".parquet":
         yield read_table(scores)
         return
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    source, first = str(scores), 1
-    try:
-        file = pq.ParquetFile(source)
-        columns = [name for name in COLUMNS if name in file.schema_arrow.names]
-        for batch in file.iter_batches(_PART, columns=columns or None):
-            rows = batch.to_pylist()
-            yield Table(source, rows, list(range(first, first + len(rows))), "row")
-            first += len(rows)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"the parquet file cannot be read ({error})", where=source) from error
-    if first == 1:
+    source, rows = str(scores), parquet_rows(Path(scores), None)
+    found = False
+    while part := list(islice(rows, _PART)):
+        found = True
+        yield Table(source, [row.value for row in part], [row.line for row in part], "row")
+    if not found:
         raise DataError("there are no rows", where=source)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from distilvec.alignment import Aligner
 from distilvec.alignment.pieces import ENDS, end_pairs, spelt
 from distilvec.modules.text_ids import id_count
-from distilvec.training.row_numbers import Ragged, RaggedFile, writing
+from distilvec.store.files import disk_problems
+from distilvec.training.row_numbers import Place, Ragged, beside, whole_table, writing
 
 if TYPE_CHECKING:
     from distilvec.training.tokens import TokenizedCorpus
@@ -65,19 +66,21 @@ def align_corpus(
         digest.update(text.encode() + b"\0")
     digest.update(np.asarray(rows, np.int64).tobytes())
     files = {mode: folder / f"{digest.hexdigest()}-{mode}" for mode in modes}
-    missing = {mode: file for mode, file in files.items() if not RaggedFile.exists(file)}
+    places = {mode: beside(file, np.int32) for mode, file in files.items()}
+    missing = {mode: place for mode, place in places.items() if whole_table(place) is None}
     if missing:
-        _write(tokens, teacher, np.sort(np.asarray(rows)), missing)
+        with disk_problems(folder):
+            _write(tokens, teacher, np.sort(np.asarray(rows)), missing)
     return {mode: Ragged(file, np.int32, 2) for mode, file in files.items()}
 
 
-def _write(tokens: TokenizedCorpus, teacher: TeacherTokens, rows: np.ndarray, files: dict[str, Path]) -> None:
+def _write(tokens: TokenizedCorpus, teacher: TeacherTokens, rows: np.ndarray, places: dict[str, Place]) -> None:
     student, vocabulary = tokens.tokenizer, teacher.vocabulary
     own_words = [str(t or "") for t in student.convert_ids_to_tokens(range(id_count(student)))]
     aligner = Aligner(own_words, vocabulary)
-    modes = [mode for mode in files if mode != ENDS]
+    modes = [mode for mode in places if mode != ENDS]
     sides = [np.array(spelt(words, side), object) for side, words in enumerate((own_words, vocabulary))]
-    with writing({mode: (file, np.int32) for mode, file in files.items()}, len(tokens.lengths)) as outputs:
+    with writing(places, len(tokens.lengths)) as outputs:
         for start in range(0, len(rows), _CHUNK):
             chunk = rows[start : start + _CHUNK]
             ours, theirs = tokens.contents(chunk), teacher.contents(chunk)
@@ -87,7 +90,7 @@ def _write(tokens: TokenizedCorpus, teacher: TeacherTokens, rows: np.ndarray, fi
             for mode in modes:
                 for row, pairs, own, their in zip(chunk, aligned[mode], ours, theirs, strict=True):
                     outputs[mode].add(row, np.stack([own[1][pairs[:, 0]], their[1][pairs[:, 1]]], axis=1))
-            if ENDS in files:
+            if ENDS in places:
                 for row, own, their in zip(chunk, ours, theirs, strict=True):
                     outputs[ENDS].add(row, end_pairs(sides[0][own[0]].tolist(), sides[1][their[0]].tolist()))
 

@@ -45,10 +45,8 @@ def in_mini_batches(
         return tap(features, views, layers)
     mask = features.get("attention_mask")
     order = torch.arange(rows) if mask is None else mask.sum(1).argsort(stable=True)
-    outputs = [
-        checkpoint(tap, part, views, layers, use_reentrant=False)
-        for part in _parts(features, order.to(_device(features)), size)
-    ]
+    parts = _parts(features, order, size)
+    outputs = [checkpoint(tap, part, views, layers, use_reentrant=False) for part in parts]
     back = torch.empty_like(order)
     back[order] = torch.arange(rows, device=order.device)
 
@@ -75,10 +73,6 @@ def _rows(features: dict[str, Any]) -> int:
             remedy="Leave it out: gradient caching is for transformers, and for image networks without batch norms.",
         )
     return lengths.pop()
-
-
-def _device(features: dict[str, Any]) -> torch.device:
-    return next(value.device for value in features.values() if isinstance(value, Tensor))
 
 
 def _parts(features: dict[str, Any], order: Tensor, size: int) -> Iterator[dict[str, Any]]:

@@ -273,11 +273,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def check_finite(model: nn.Module, step: int) -> None:
-    """Refuse to keep weights that the last step broke: no loss after it would tell.
-
-    Raises:
-        DataError: a tensor has values that are not finite.
-    """
+    """Refuse to keep weights that the last step broke: no loss after it would tell."""
     values = model.state_dict().items()
     broken = [name for name, value in values if value.is_floating_point() and not torch.isfinite(value).all()]
     if broken:
@@ -298,11 +294,7 @@ def other_code(known: Any, data: Mapping[str, Any]) -> bool:
 
 
 def refuse_other_code(known: Any, data: Mapping[str, Any], where: Path) -> None:
-    """Refuse to go on with another loss under the same name.
-
-    Raises:
-        DistilvecError: the text of a method that is not ours has changed.
-    """
+    """Refuse to go on with another loss under the same name."""
     if other_code(known, data):
         raise DistilvecError(
             "the code of the method has changed since this training was begun",
@@ -312,14 +304,7 @@ def refuse_other_code(known: Any, data: Mapping[str, Any], where: Path) -> None:
 
 
 def refuse_other_data(checkpoint: Path, data: dict[str, Any]) -> None:
-    """Refuse to go on from a checkpoint that was trained on something else.
-
-    Args:
-        data: what there is now, as `data_mark` says it.
-
-    Raises:
-        DistilvecError: it says what changed.
-    """
+    """Refuse to go on from a checkpoint that was trained on something else than `data`, as `data_mark` says it."""
     known = read_state(checkpoint).data
     refuse_other_code(known, data, checkpoint)
     if not known or all(known.get(name) == value for name, value in data.items() if name != "method"):

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,22 +23,14 @@ if TYPE_CHECKING:
     from distilvec.recipe import TrainingSection
 
 
-@dataclass(frozen=True)
-class Compilation:
-    """The arguments of `torch.compile`."""
-
-    backend: str | Callable[..., Any]
-    mode: str | None
-
-
-def compilation(training: TrainingSection) -> Compilation | None:
-    """Return what `torch_compile` and the keys with its name ask for."""
+def compilation(training: TrainingSection) -> dict[str, Any] | None:
+    """The arguments of `torch.compile` that `torch_compile` and the keys with its name ask for."""
     backend, mode = training.torch_compile_backend, training.torch_compile_mode
-    return Compilation(backend or "inductor", mode) if training.torch_compile or backend or mode else None
+    return {"backend": backend or "inductor", "mode": mode} if training.torch_compile or backend or mode else None
 
 
 @contextlib.contextmanager
-def compiled(student: SentenceTransformer, how: Compilation | None) -> Iterator[None]:
+def compiled(student: SentenceTransformer, how: dict[str, Any] | None) -> Iterator[None]:
     """The student with a network that is compiled wherever it trains (not where it is evaluated), inside the block.
 
     Raises:
@@ -50,7 +41,7 @@ def compiled(student: SentenceTransformer, how: Compilation | None) -> Iterator[
         return
     network: Any = getattr(find_transformer(student), "model", None) or student[0]
     plain, own = network.forward, "forward" in vars(network)
-    fast = torch.compile(plain, dynamic=True, backend=how.backend, mode=how.mode)
+    fast = torch.compile(plain, dynamic=True, **how)
 
     @functools.wraps(plain)
     def forward(*args: Any, **kwargs: Any) -> Any:

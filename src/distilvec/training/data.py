@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from distilvec.alignment.pieces import ENDS
 from distilvec.teachers.signals import Wanted
@@ -41,19 +40,6 @@ def fetch_all(sources: Sequence[SignalSource], rows: np.ndarray, features: dict[
                 mode: p if mode == ENDS else shifted(p, mask, side=0) for mode, p in signals["alignments"].items()
             }
     return fetched
-
-
-class Rows(Dataset[int]):
-    """A dataset whose item is its corpus row; everything else happens in the collator, a batch at a time."""
-
-    def __init__(self, rows: np.ndarray) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, position: int) -> int:
-        return int(self.rows[position])
 
 
 class Collator:
@@ -105,7 +91,7 @@ class Collator:
             return lengths
         return np.maximum(lengths, self.tokens.lengths[self.companions[rows]].max(1))
 
-    def known(self, index: np.ndarray) -> dict[str, torch.Tensor]:
+    def known(self, index: np.ndarray) -> dict[str, Any]:
         """Return what the corpus and the scorers say of its rows: keys uint8 [n, 16], and columns [n] by name."""
         columns = {name: torch.from_numpy(np.asarray(values[index])) for name, values in self.columns.items()}
         return {"keys": torch.from_numpy(np.array(self.keys[index])), **columns}

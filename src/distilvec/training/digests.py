@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distilvec.store.files import disk_problems
 from distilvec.teachers.signals import DIGEST, Digest, TeacherSignals
-from distilvec.training.row_numbers import Ragged, RaggedFile, writing
+from distilvec.training.row_numbers import Place, Ragged, beside, whole_table, writing
 
 #: Maps of so many texts are in memory at a time.
 _CHUNK = 64
@@ -43,8 +44,11 @@ class DigestedCorpus:
         state.update(rows.tobytes())
         names = (DIGEST, *digest.vectors, *digest.squares)
         files = {name: folder / f"{state.hexdigest()}-{name}" for name in names}
-        if not all(RaggedFile.exists(file) for file in files.values()):
-            _write(digest, fetch, rows, count, files)
+        types = {name: np.int32 if name == DIGEST else np.float32 for name in names}
+        places = {name: beside(file, types[name]) for name, file in files.items()}
+        if any(whole_table(place) is None for place in places.values()):
+            with disk_problems(folder):
+                _write(digest, fetch, rows, count, places)
         self._pairs = Ragged(files.pop(DIGEST), np.int32, 2)
         self._values = {name: Ragged(file, np.float32, 1) for name, file in files.items()}
 
@@ -58,10 +62,13 @@ class DigestedCorpus:
 
 @torch.no_grad()
 def _write(
-    digest: Digest, fetch: Callable[[np.ndarray], dict[str, Any]], rows: np.ndarray, count: int, files: dict[str, Path]
+    digest: Digest,
+    fetch: Callable[[np.ndarray], dict[str, Any]],
+    rows: np.ndarray,
+    count: int,
+    places: dict[str, Place],
 ) -> None:
-    types = {name: (file, np.int32 if name == DIGEST else np.float32) for name, file in files.items()}
-    with writing(types, count) as outputs:
+    with writing(places, count) as outputs:
         for start in range(0, len(rows), _CHUNK):
             chunk = rows[start : start + _CHUNK]
             signals = TeacherSignals(**fetch(chunk))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
+from distilvec.precision import bfloat16_pays
 from distilvec.students.output import StudentOutput
 from distilvec.teachers.signals import TeacherSignals
-from distilvec.training.precision import narrow_by_itself
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -37,13 +37,11 @@ def join(training: TrainingSection, folder: Path) -> Accelerator:
         folder: where trackers that write files have them.
 
     Raises:
-        DistilvecError: a tracker that accelerate does not know.
-        EnvironmentProblem: a tracker that is not installed, or a precision that the device lacks.
+        EnvironmentProblem: a precision that the device lacks.
     """
     from accelerate import Accelerator, InitProcessGroupKwargs
     from accelerate.state import AcceleratorState
 
-    check_trackers(training)
     # There is no public way to have another precision in a second training of one process.
     AcceleratorState._reset_state(reset_partial_state=True)
     narrow = narrow_by_itself(training) if training.bf16 is None else training.bf16
@@ -60,16 +58,19 @@ def join(training: TrainingSection, folder: Path) -> Accelerator:
         raise EnvironmentProblem(f"training cannot be set up ({error})", where="training") from error
 
 
+def narrow_by_itself(training: TrainingSection) -> bool:
+    """Tell whether training is in bfloat16 where its precision is not named: on devices that are faster in it."""
+    if training.bf16 is not None or training.fp16:
+        return False
+    return bfloat16_pays("cpu" if training.use_cpu else None)
+
+
 def _on_cpu(training: TrainingSection) -> bool:
     return training.use_cpu or not (torch.cuda.is_available() or torch.backends.mps.is_available())
 
 
 def check_precision(training: TrainingSection) -> None:
-    """Refuse fp16 where training is on the processor, which has no instructions for it.
-
-    Raises:
-        EnvironmentProblem: it is.
-    """
+    """Refuse fp16 where training is on the processor, which has no instructions for it."""
     if training.fp16 and _on_cpu(training):
         why = "training.use_cpu asks for the processor" if training.use_cpu else "there is none here"
         raise EnvironmentProblem(
@@ -78,12 +79,7 @@ def check_precision(training: TrainingSection) -> None:
 
 
 def check_trackers(training: TrainingSection) -> None:
-    """See that the trackers asked for are there: accelerate leaves out what is not installed, without a word.
-
-    Raises:
-        DistilvecError: there is no such tracker.
-        EnvironmentProblem: it is not installed.
-    """
+    """See that the trackers asked for are there: accelerate leaves out what is not installed, without a word."""
     if not training.report_to:
         return
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
@@ -156,43 +152,28 @@ def gather_rows(tensor: Tensor, dim: int = 0) -> Tensor:
     return _GatherRows.apply(tensor, dim)
 
 
-class _Field(NamedTuple):
-    """The batch axis of a tensor field, and the value that fills it up to the longest item of any rank."""
-
-    batch: int
-    fill: int = 0
-
-
-_STUDENT = {name: _Field(1) for name in ("embedding", "tokens", "attention", "extras")} | {
-    "layers": _Field(2),
-    "mask": _Field(0),
-    "content": _Field(0),
-}
-_TEACHER = {
-    name: _Field(0)
-    for name in ("present", "sentence", "tokens", "attention", "logits", "ids", "mask", "content", "digest", "next")
-} | {"alignments": _Field(0, -1)}
+#: Batch axes of a student's output. Of a teacher's signals it is always the first.
+_AXES = {"embedding": 1, "layers": 2, "tokens": 1, "attention": 1, "mask": 0, "content": 0, "extras": 1, "logits": 1}
 
 
 def gather_student(output: StudentOutput) -> StudentOutput:
     """Return what the student says of the items of all ranks, in rank order, with its gradient."""
-    return _gather_fields(output, _STUDENT)
+    return _gather_fields(output, _AXES)
 
 
 def gather_teacher(signals: TeacherSignals) -> TeacherSignals:
     """A teacher's signals for the items of all ranks, in rank order."""
-    return _gather_fields(signals, _TEACHER)
+    return _gather_fields(signals, {})
 
 
-def _gather_fields(state: State, fields: Mapping[str, _Field]) -> State:
+def _gather_fields(state: State, axes: Mapping[str, int]) -> State:
     """A dataclass with tensors, and dictionaries of tensors, gathered along their batch axis; None stays None.
 
     Ranks pad to their own longest item, so tensors are first filled at the end to the largest shape of all ranks.
     Every rank must hold the same fields.
     """
     leaves: dict[tuple[str, Any], Tensor] = {}
-    for name in fields:
-        value = getattr(state, name)
+    for name, value in vars(state).items():
         if value is not None:
             leaves |= {(name, key): leaf for key, leaf in (value if isinstance(value, dict) else {None: value}).items()}
     if not leaves or world_size() == 1:
@@ -206,7 +187,8 @@ def _gather_fields(state: State, fields: Mapping[str, _Field]) -> State:
         missing = [next(largest) - size for size in leaf.shape]
         # `pad` counts axes from the last one and takes a number for each of their ends.
         ends = [count for short in reversed(missing) for count in (0, short)]
-        whole = gather_rows(pad(leaf, ends, value=fields[name].fill) if any(missing) else leaf, fields[name].batch)
+        fill = -1 if name == "alignments" else 0
+        whole = gather_rows(pad(leaf, ends, value=fill) if any(missing) else leaf, axes.get(name, 0))
         if key is None:
             changed[name] = whole
         else:
@@ -249,13 +231,3 @@ def barrier() -> None:
     """Wait until every rank is here."""
     if world_size() > 1:
         dist.barrier()
-
-
-@contextlib.contextmanager
-def first_rank_first() -> Iterator[None]:
-    """Let rank 0 finish the block before the others begin it, who then find its files."""
-    if rank() > 0:
-        barrier()
-    yield
-    if rank() == 0:
-        barrier()

@@ -30,13 +30,7 @@ from distilvec.training.checkpoint import newest_checkpoint, refuse_other_data, 
 from distilvec.training.checks import check_checkpointing, check_training, companions_of, data_mark
 from distilvec.training.compiling import compilation, compiled
 from distilvec.training.data import Collator, SignalSource
-from distilvec.training.distributed import (
-    barrier,
-    first_rank_first,
-    join,
-    rank,
-)
-from distilvec.training.held_out import held_out_terms
+from distilvec.training.distributed import apart, barrier, join, rank
 from distilvec.training.items import PreparedCorpus
 from distilvec.training.loop import Loop
 from distilvec.training.sample import SAMPLE, free_maps, make_sample, on_device
@@ -45,6 +39,7 @@ from distilvec.training.step import Distiller, Extras, describe
 from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
     from sentence_transformers import SentenceTransformer
 
     from distilvec.corpus import Corpus
@@ -161,7 +156,7 @@ def fit(
     accelerator = join(training, settings.folder / "checkpoints")
     if accelerator.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(accelerator.device)  # what teaching needed is not training's
-    tokens = _tokens(student, needs, material, settings, accelerator.device)
+    tokens = _tokens(student, needs, material, settings, accelerator)
     collator = Collator(corpus, tokens, material.sources, companions, material.scores)
     data = data_mark(corpus, settings.code)
     checkpoint = _open_checkpoints(settings.folder / "checkpoints", resume, data)
@@ -231,11 +226,7 @@ def _assemble(
 
 @torch.no_grad()
 def _check_vectors(student: SentenceTransformer, features: dict[str, Any]) -> None:
-    """See that the trained student says something: finite weights may be too large for what is made of them.
-
-    Raises:
-        DataError: its vectors are not finite.
-    """
+    """See that the trained student says something: finite weights may be too large for what is made of them."""
     if not torch.isfinite(student(features)["sentence_embedding"]).all():
         raise DivergedError(
             "the trained student's vectors are not finite",
@@ -245,14 +236,14 @@ def _check_vectors(student: SentenceTransformer, features: dict[str, Any]) -> No
 
 
 def _tokens(
-    student: SentenceTransformer, needs: Needs, material: Material, settings: Settings, device: torch.device
+    student: SentenceTransformer, needs: Needs, material: Material, settings: Settings, accelerator: Accelerator
 ) -> TokenizedCorpus | PreparedCorpus:
     """Token ids of the corpus; the sources hear what is wanted of them."""
     set_seed(settings.training.seed)
-    student.to(device)
-    if device.type == "cpu" and not settings.training.sharded:  # sharding is there to free memory
+    student.to(accelerator.device)
+    if accelerator.device.type == "cpu" and not settings.training.sharded:  # sharding is there to free memory
         keep_freed_memory()
-    with first_rank_first():
+    with accelerator.main_process_first():  # the others find its files
         tokens: TokenizedCorpus | PreparedCorpus = material.corpus.kind.student_items(
             student, material.corpus, (settings.cache or settings.folder) / "tokens"
         )
@@ -346,6 +337,31 @@ def _outcome(loop: Loop, free: list[np.ndarray]) -> Fitted:
         task=distiller.task,
         tokens=int(tokens.lengths[loop.collator.expand(loop.rows)].sum()),
     )
+
+
+@torch.no_grad()
+def held_out_terms(distiller: Distiller, collator: Collator, rows: np.ndarray, batch_size: int) -> dict[str, float]:
+    """Means of the method's terms over rows that were not trained on, in eval mode.
+
+    A term in which not every item counts is the mean over those that do, and left out where none does. Terms that
+    couple the rows of a batch are those of full batches, and empty where there is none. Every rank computes all of
+    them.
+    """
+    end = len(rows) // batch_size * batch_size if distiller.needs.coupled else len(rows)
+    if end == 0:
+        return {}
+    was_training, device = distiller.training, next(distiller.parameters()).device
+    distiller.eval()
+    terms: dict[str, list[tuple[float, float]]] = {}
+    for start in range(0, end, batch_size):
+        part = rows[start : min(start + batch_size, end)]
+        with apart():
+            result = distiller(**on_device(collator(part.tolist()), device))
+        for name, value in result["terms"].items():
+            terms.setdefault(name, []).append((float(value), float(result["counts"].get(name, len(part)))))
+    distiller.train(was_training)
+    pooled = {name: np.array(pairs).T for name, pairs in terms.items()}
+    return {name: float(values @ counts / counts.sum()) for name, (values, counts) in pooled.items() if counts.sum()}
 
 
 def _peak_bytes(device: torch.device) -> int:

@@ -11,6 +11,7 @@ from torch.utils.data import get_worker_info
 from distilvec.errors import DataError, DistilvecError
 from distilvec.kinds.base import Kind
 from distilvec.modules.pipeline import item_kinds, reads_texts
+from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.corpus import Corpus
-    from distilvec.training.tokens import TokenizedCorpus
 
 #: Prepared items are kept in memory up to so many bytes, by all workers together; the rest is read in every epoch.
 CACHE_BYTES = 2 << 30
@@ -33,6 +33,7 @@ class PreparedCorpus:
     Attributes:
         lengths: int64 [n], all 1: batches are drawn without regard to size.
         truncated: 0, nothing is cut.
+        room: bytes of prepared items that may still be kept.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class PreparedCorpus:
         self._module: Any = student[0]
         self._prepares = hasattr(self._module, "prepare") and hasattr(self._module, "collate")
         self._cache: dict[int, Any] = {}
-        self._room = cache_bytes
+        self.room = cache_bytes
         self.lengths = np.ones(count, np.int64)
         self.truncated = 0
 
@@ -58,19 +59,15 @@ class PreparedCorpus:
         fresh = dict(self._prepared([row for row in wanted if row not in self._cache]))
         return dict(self._module.collate([fresh[row] if row in fresh else self._cache[row] for row in wanted]))
 
-    def share_room(self, among: int) -> None:
-        """Leave the others their part of the room that there still is."""
-        self._room //= among
-
     def _prepared(self, rows: list[int]) -> list[tuple[int, Any]]:
         if not rows:
             return []
         prepared = list(zip(rows, self._module.prepare(self._texts(np.asarray(rows))), strict=True))
         for row, item in prepared:
-            size = _bytes(item)
-            if row not in self._cache and size <= self._room:
+            size = bytes_of(item)
+            if row not in self._cache and size <= self.room:
                 self._cache[row] = item
-                self._room -= size
+                self.room -= size
         return prepared
 
 
@@ -78,7 +75,7 @@ def share_room(tokens: Any, _: int) -> None:
     """Called in every worker of a data loader as it starts: the workers share the room for what is kept."""
     worker = get_worker_info()
     if worker is not None and isinstance(tokens, PreparedCorpus):
-        tokens.share_room(worker.num_workers)
+        tokens.room //= worker.num_workers
 
 
 def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> TokenizedCorpus | PreparedCorpus:
@@ -87,8 +84,6 @@ def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> 
     Raises:
         DistilvecError: the student reads another kind of item than the corpus has.
     """
-    from distilvec.training.tokens import TokenizedCorpus
-
     check_items(student, corpus.kind, "student")
     if corpus.kind.tokenized or corpus.modality not in item_kinds(student):
         return TokenizedCorpus.build(student, corpus.texts, len(corpus), cache, corpus.fingerprint)
@@ -96,11 +91,7 @@ def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> 
 
 
 def check_items(model: SentenceTransformer, kind: Kind, where: str) -> None:
-    """Refuse a model that reads another kind of item than the corpus has, before it fails in the middle of a batch.
-
-    Raises:
-        DistilvecError: naming both.
-    """
+    """Refuse a model that reads another kind of item than the corpus has, before it fails in the middle of a batch."""
     reads = item_kinds(model)
     if kind.name in reads or (kind.also_texts and reads_texts(model)):
         return
@@ -111,14 +102,18 @@ def check_items(model: SentenceTransformer, kind: Kind, where: str) -> None:
     )
 
 
-def _bytes(item: Any) -> int:
-    """Size of a prepared item: an array, or a tuple, list or dictionary of arrays."""
+def bytes_of(item: Any) -> int:
+    """Size of arrays or tensors, of numbers, and of tuples, lists and dictionaries of them; None has none.
+
+    Raises:
+        DataError: it is something else.
+    """
     if hasattr(item, "nbytes"):
         return int(item.nbytes)
     if isinstance(item, dict):
-        return sum(map(_bytes, item.values()))
+        return sum(map(bytes_of, item.values()))
     if isinstance(item, tuple | list):
-        return sum(map(_bytes, item))
-    if isinstance(item, int | float):
-        return 8
+        return sum(map(bytes_of, item))
+    if item is None or isinstance(item, int | float):
+        return 0 if item is None else 8
     raise DataError(f"a prepared item is arrays, not a {type(item).__name__}")

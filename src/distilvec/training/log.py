@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,9 +48,9 @@ class Sums:
         """Note the terms of a micro-batch."""
         for name, value in result["terms"].items():
             count = result["counts"].get(name)
-            _add(self.terms, name, value if count is None else value * count)
+            self.terms[name] = self.terms.get(name, 0) + (value if count is None else value * count)
             if count is not None:
-                _add(self.counts, name, count)
+                self.counts[name] = self.counts.get(name, 0) + count
         self.batches += 1
 
     def entry(self, step: int) -> dict[str, float]:
@@ -71,10 +69,6 @@ class Sums:
         self.total, self.loss, self.logged = self.total + loss, 0.0, step
         self.terms, self.counts, self.batches = {}, {}, 0
         return found
-
-
-def _add(sums: dict[str, Tensor], name: str, value: Tensor) -> None:
-    sums[name] = sums[name] + value if name in sums else value
 
 
 class RunLog:
@@ -119,22 +113,17 @@ class RunLog:
     def write(self, entry: dict[str, Any]) -> None:
         """Append one entry, which has its step."""
         if self.file is not None:
-            with _room(self.file), self.file.open("a") as out:
-                out.write(json.dumps(entry) + "\n")
+            try:
+                with self.file.open("a") as out:
+                    out.write(json.dumps(entry) + "\n")
+            except OSError as error:
+                raise system_problem(error, "the log cannot be written", self.file, f"Then {GO_ON}.") from error
         self.accelerator.log({name: value for name, value in entry.items() if name != "step"}, step=entry["step"])
 
     def close(self) -> None:
         """End the run in every tracker."""
         for tracker in self.accelerator.trackers:
             tracker.finish()
-
-
-@contextlib.contextmanager
-def _room(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise system_problem(error, "the log cannot be written", file, f"Then {GO_ON}.") from error
 
 
 def _step(line: str) -> float:

@@ -32,7 +32,7 @@ from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.training import checkpoint as checkpoints
 from distilvec.training import distributed as ranks
 from distilvec.training import sharding
-from distilvec.training.data import Collator, Rows, amount
+from distilvec.training.data import Collator, amount
 from distilvec.training.distributed import rank, world_size
 from distilvec.training.diverged import Texts, diverged_gradient, diverged_loss
 from distilvec.training.generators import generators, set_generators
@@ -188,7 +188,7 @@ class Loop:
         """Batches of an epoch; nothing is drawn from global generators."""
         workers = self.training.dataloader_num_workers
         return DataLoader(
-            Rows(self.rows),
+            self.rows,  # type: ignore[arg-type]  # the collator does the rest, a batch at a time
             batch_sampler=self.sampler,
             collate_fn=self.collator,
             num_workers=workers,

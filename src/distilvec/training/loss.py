@@ -60,9 +60,6 @@ class DistillationLoss(Distiller):
         texts: texts of the store, of which at most 2,000 are encoded for the heads' ridge start; None where the
             method has no heads, or they start at random (`init: random`).
 
-    Attributes:
-        student, method, store: as above.
-
     Raises:
         DistilvecError: more than one process, an unknown method, or one that needs more than the store or student has.
         DataError: the store has none of the texts.
@@ -79,18 +76,14 @@ class DistillationLoss(Distiller):
         store = store if isinstance(store, SignalStore) else SignalStore.open(store)
         made, tap, teacher = _open_method(method), StudentTap(student), _teacher_info(store)
         needs = made.needs(tap.info, [teacher])
+        beyond = None
         if needs.inside or needs.logits:
-            raise DistilvecError(
-                "this method looks at the teacher's tokens, attention or classes, this loss at sentence vectors",
-                where=made.name,
-                remedy="Train it with a recipe: distilvec run, or distilvec.train.",
-            )
-        if needs.companions != 0:
-            raise DistilvecError(
-                "this method learns from pairs of texts or their scores, this loss from single texts",
-                where=made.name,
-                remedy="Train it with a recipe: distilvec run, or distilvec.train.",
-            )
+            beyond = "looks at the teacher's tokens, attention or classes, this loss at sentence vectors"
+        elif needs.companions != 0:
+            beyond = "learns from pairs of texts or their scores, this loss from single texts"
+        if beyond is not None:
+            remedy = "Train it with a recipe: distilvec run, or distilvec.train."
+            raise DistilvecError(f"this method {beyond}", where=made.name, remedy=remedy)
         check_needs(made, needs, tap.info)
         try:
             made.build(tap.info, [teacher], _sample(tap, student, needs, store, texts))

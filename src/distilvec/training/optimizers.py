@@ -58,10 +58,7 @@ def _sharp(base: torch.optim.Optimizer, section: SharpnessSection) -> SharpnessA
         base,
         kind="sam" if section.kind == "disam" else section.kind,
         rho=_RHO.get(section.kind) if section.rho is None else section.rho,
-        eta=section.eta,
-        every=section.every,
-        scale=section.scale,
-        bias=section.bias,
+        **section.model_dump(include={"eta", "every", "scale", "bias"}),
     )
 
 

@@ -16,13 +16,14 @@ from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherSignals
 from distilvec.training.data import Collator, SignalSource, fetch_all
-from distilvec.training.items import PreparedCorpus
+from distilvec.training.items import PreparedCorpus, bytes_of
 from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 SAMPLE = 10_000
+_BATCH = 64
 TOKEN_SAMPLE = 1024
 TOKEN_BATCH = 32
 #: What a sample's token signals may take of the memory.
@@ -42,7 +43,6 @@ def make_sample(
     needs: Needs,
     collator: Collator | None = None,
     limit: int = SAMPLE,
-    batch_size: int = 64,
     narrow: bool = False,
 ) -> Sample:
     """Embeddings of at most `limit` rows in eval mode (V = 1), with the teachers' signals for them.
@@ -61,9 +61,9 @@ def make_sample(
         with token signals where they are needed.
     """
     chosen = np.random.default_rng([seed, 1]).permutation(rows)[:limit]
-    settle_norms(student, tokens, chosen[: SETTLING * batch_size], batch_size)
+    settle_norms(student, tokens, chosen[: SETTLING * _BATCH], _BATCH)
     if not sources and not needs.states:  # nothing starts from it
-        chosen = chosen[:batch_size]
+        chosen = chosen[:_BATCH]
     chosen = chosen[np.argsort(tokens.lengths[chosen], kind="stable")]
     device = next(student.parameters()).device
     tap = torch.autocast(device.type, torch.bfloat16, enabled=narrow)(StudentTap(student).__call__)
@@ -72,8 +72,8 @@ def make_sample(
     embeddings: list[Tensor] = []
     states: list[Tensor] = []
     with torch.no_grad():
-        for start in range(0, len(chosen), batch_size):
-            features = tokens.features(chosen[start : start + batch_size])
+        for start in range(0, len(chosen), _BATCH):
+            features = tokens.features(chosen[start : start + _BATCH])
             output = tap(on_device(features, device), views=1, layers=needs.student.layers)
             embeddings.append(output.embedding.float().cpu())
             if output.layers is not None:
@@ -83,7 +83,7 @@ def make_sample(
     student.train(training)
     observed = StudentOutput(torch.cat(embeddings, 1), torch.cat(states, 2) if states else None)
     # Token signals come along where there are any, and those of all rows at once may be more than memory holds.
-    size = batch_size if batches else len(chosen)
+    size = _BATCH if batches else len(chosen)
     return Sample(observed, [_sentences(source, chosen, size) for source in sources], batches, pairs)
 
 
@@ -134,13 +134,7 @@ def token_batches(
 
     def read(part: np.ndarray) -> tuple[StudentOutput, list[TeacherSignals]]:
         features = tokens.features(part)
-        output = tap(
-            on_device(features, device),
-            views=1,
-            layers=needs.student.layers,
-            tokens=needs.student.tokens,
-            attention=needs.student.attention,
-        )
+        output = tap(on_device(features, device), **needs.student._replace(views=1)._asdict())
         return _on_cpu(output), [TeacherSignals(**each) for each in fetch_all(sources, part, features)]
 
     # Evenly spaced over the lengths, by which the rows are sorted.
@@ -148,20 +142,11 @@ def token_batches(
     if len(rows) > 3 * TOKEN_BATCH:
         middle = len(rows) // 2
         few = [rows[:TOKEN_BATCH], rows[middle : middle + TOKEN_BATCH], rows[-TOKEN_BATCH:]]
-        of_a_row = sum(_bytes_of(each) for part in few for each in read(part)) / (3 * TOKEN_BATCH)
+        seen = [[vars(each) for each in (output, *signals)] for output, signals in map(read, few)]
+        of_a_row = bytes_of(seen) / (3 * TOKEN_BATCH)
         if of_a_row * len(rows) > TOKEN_BYTES:
             rows = chosen[evenly_spaced(len(chosen), max(TOKEN_BATCH, int(TOKEN_BYTES / of_a_row)))]
     return [read(rows[start : start + TOKEN_BATCH]) for start in range(0, len(rows), TOKEN_BATCH)]
-
-
-def _bytes_of(value: Any) -> int:
-    """Count the bytes of all tensors within a value."""
-    if isinstance(value, Tensor):
-        return value.numel() * value.element_size()
-    if isinstance(value, StudentOutput | TeacherSignals):
-        value = vars(value)
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return sum(map(_bytes_of, inside))
 
 
 def paired_batches(
@@ -179,14 +164,7 @@ def paired_batches(
         index = collator.expand(part)
         output = tap(on_device(collator.tokens.features(index), device), views=1)
         known = collator.known(index)
-        batch = Batch(
-            known["keys"],
-            Batch.equal_items(known["keys"]),
-            group=known["group"],
-            role=known["role"],
-            scores=known.get("scores"),
-        )
-        batches.append((_on_cpu(output), batch))
+        batches.append((_on_cpu(output), Batch(duplicate=Batch.equal_items(known["keys"]), **known)))
     return batches
 
 

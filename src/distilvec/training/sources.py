@@ -13,16 +13,15 @@ from torch import Tensor
 from distilvec.alignment.pieces import ENDS
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import scratch
-from distilvec.store import RaggedSignal, read_vocabulary
+from distilvec.store import RaggedSignal, SignalStore, read_vocabulary
 from distilvec.teachers.signals import DIGEST, NEXT, Wanted
+from distilvec.training.row_numbers import Ragged, filled, square
 
 if TYPE_CHECKING:
     from distilvec.corpus import Corpus
-    from distilvec.store import SignalStore
     from distilvec.teachers import Teacher
     from distilvec.training.digests import DigestedCorpus
     from distilvec.training.items import PreparedCorpus
-    from distilvec.training.row_numbers import Ragged
     from distilvec.training.tokens import TokenizedCorpus
 
 #: Corpus rows that are looked up at once.
@@ -146,34 +145,27 @@ class StoreSource:
 
         fields: dict[str, Any] = {}
         if self._wanted.logits:
-            values = read("logits")
+            values = [value[:, 0] if self._classes is None else value[self._classes, 0] for value in read("logits")]
             columns = 1 if self._classes is None else len(self._classes)  # of a batch of which it has nothing
-            logits = np.zeros((len(index), len(values[0]) if values else columns), np.float32)
-            for row, value in zip(here, values, strict=True):
-                logits[row] = value[:, 0]
-            fields["logits"] = torch.from_numpy(logits if self._classes is None else logits[:, self._classes])
+            fields["logits"] = filled(values, (len(index), len(values[0]) if values else columns), at=here)
         if self._wanted.next:
             fields["next"] = self._next(index, here)
         if "tokenids" not in self._signals:
             return fields
         tables = read("tokenids")
         longest = max((len(table) for table in tables), default=1)
-        mask, content = np.zeros((2, len(index), longest), bool)
-        for row, table in zip(here, tables, strict=True):
-            mask[row, : len(table)] = True
-            content[row, : len(table)] = table[:, 1] > 0
-        fields |= {"mask": torch.from_numpy(mask), "content": torch.from_numpy(content), "tokens": {}, "attention": {}}
-        for layer in self._wanted.tokens:
-            name = f"tokens-{layer}"
-            states = np.zeros((len(index), longest, self._signals[name].width), np.float32)
-            for row, value in zip(here, read(name), strict=True):
-                states[row, : len(value)] = value
-            fields["tokens"][layer] = torch.from_numpy(states)
-        for layer in () if self._digested else self._wanted.attention:
-            maps = np.zeros((len(index), longest, longest), np.float32)
-            for row, table, value in zip(here, tables, read(f"attention-{layer}"), strict=True):
-                maps[row, : len(table), : len(table)] = value.reshape(len(table), len(table))
-            fields["attention"][layer] = torch.from_numpy(maps)
+        size = len(index), longest
+        fields["mask"] = filled((np.ones(len(table), bool) for table in tables), size, bool, at=here)
+        fields["content"] = filled((table[:, 1] > 0 for table in tables), size, bool, at=here)
+        fields["tokens"] = {
+            layer: filled(read(name), (*size, self._signals[name].width), at=here)
+            for layer in self._wanted.tokens
+            for name in [f"tokens-{layer}"]
+        }
+        fields["attention"] = {
+            layer: filled(map(square, read(f"attention-{layer}")), (*size, longest), at=here)
+            for layer in (() if self._digested else self._wanted.attention)
+        }
         fields["alignments"] = {mode: pairs.pairs(index) for mode, pairs in self._pairs.items()}
         if self._digested:
             fields["alignments"][DIGEST], fields["digest"] = self._digested.fetch(index, longest)
@@ -183,14 +175,9 @@ class StoreSource:
         """`TeacherSignals.next` of corpus rows, of which those at `here` are present."""
         logs, ids = ([*self._signals[name].read(self._places[name][index[here]])] for name in NEXT)
         most, kept = max(map(len, ids), default=1), self._signals[NEXT[1]].width
-        values, tokens = (
-            np.zeros((len(index), most, kept + 1), np.float32),
-            np.zeros((len(index), most, kept), np.int64),
-        )
-        for row, own, their in zip(here, logs, ids, strict=True):
-            values[row, : len(own)], tokens[row, : len(their)] = own, their
-        table = torch.from_numpy(values)
-        return {"ids": torch.from_numpy(tokens), "logs": table[..., :-1], "rest": table[..., -1]}
+        table = filled(logs, (len(index), most, kept + 1), at=here)
+        tokens = filled(ids, (len(index), most, kept), np.int64, at=here)
+        return {"ids": tokens, "logs": table[..., :-1], "rest": table[..., -1]}
 
 
 class LiveSource:
@@ -219,8 +206,7 @@ class LiveSource:
             self.teacher.refuse(wanted)
         if wanted.alignment:
             assert _refuse_items(tokens, self.teacher.card.name)
-            if self._cache is None:
-                raise DistilvecError("a live source needs a folder for its alignments", where=self.teacher.card.name)
+            assert self._cache is not None
             from distilvec.training.alignments import TeacherTokens, align_corpus
 
             self._pairs = align_corpus(

@@ -19,6 +19,7 @@ from distilvec.modules.blocks import token_head
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherSignals
+from distilvec.training.caching import in_mini_batches
 from distilvec.training.distributed import gather_rows, gather_student, gather_teacher, sum_over_ranks, world_size
 
 if TYPE_CHECKING:
@@ -84,7 +85,9 @@ class Distiller(nn.Module):
             hand_out_routing(student)
         self.tap = StudentTap(student)
         self.needs = needs
-        hand_out_next_tokens(student, any(wanted.next for wanted in needs.teachers))
+        if token_head(student) is not None:  # it leaves logits of the next token among its extras where they are wanted
+            first: Any = student[0]
+            first.next_logits = any(wanted.next for wanted in needs.teachers)
         check_caching(method, self.needs, self.mini_batch_size, student)
         # In a list, because what is in one is no part of the module.
         self._former = [StudentTap(extras.former)] if extras.former is not None and extras.remember else []
@@ -108,18 +111,10 @@ class Distiller(nn.Module):
 
     def observe(self, features: dict[str, Tensor]) -> StudentOutput:
         """One student forward for all the views that the method wants."""
+        wanted = self.needs.student
         if self.mini_batch_size is not None:
-            views, layers = self.needs.student[:2]
-            from distilvec.training.caching import in_mini_batches
-
-            return in_mini_batches(self.tap, features, self.mini_batch_size, views, layers)
-        return self.tap(
-            features,
-            views=self.needs.student.views,
-            layers=self.needs.student.layers,
-            tokens=self.needs.student.tokens,
-            attention=self.needs.student.attention,
-        )
+            return in_mini_batches(self.tap, features, self.mini_batch_size, wanted.views, wanted.layers)
+        return self.tap(features, **wanted._asdict())
 
     def forward(
         self,
@@ -176,8 +171,6 @@ class Distiller(nn.Module):
         if not self._former or not self.trains_student:
             return None
         if self.mini_batch_size is not None:
-            from distilvec.training.caching import in_mini_batches
-
             return in_mini_batches(self._former[0], features, self.mini_batch_size).embedding[0]
         return self._former[0](features, views=1).embedding[0]
 
@@ -216,7 +209,7 @@ class Distiller(nn.Module):
             for name in ("embedding", "layers")
             if (value := getattr(output, name)) is not None
         }
-        return StudentOutput(**{**output.__dict__, **stopped})
+        return replace(output, **stopped)
 
     def _reduce(self, terms: dict[str, Term], domain: Tensor | None, *, local: bool) -> dict[str, Any]:
         """Terms -> total, means for the log, and the weighted loss per row."""
@@ -253,11 +246,7 @@ def _counting(terms: Sequence[Term]) -> Tensor | None:
 def check_caching(
     method: Method, needs: Needs, mini_batch_size: int | None, student: SentenceTransformer | None = None
 ) -> None:
-    """Refuse gradient caching for a method that looks at the student's tokens, and for a student with batch norms.
-
-    Raises:
-        DistilvecError: there is a mini_batch_size, and the method or the student is such a one.
-    """
+    """Refuse gradient caching for a method that looks at the student's tokens, and for a student with batch norms."""
     if mini_batch_size is None:
         return
     if needs.student.tokens or needs.student.attention or any(wanted.next for wanted in needs.teachers):
@@ -273,13 +262,6 @@ def check_caching(
             where="training.mini_batch_size",
             remedy="Leave it out; a smaller batch_size saves memory here.",
         )
-
-
-def hand_out_next_tokens(student: SentenceTransformer, wanted: bool) -> None:
-    """Let a student that has logits of the next token leave them among its extras, where a method wants them."""
-    if token_head(student) is not None:
-        first: Any = student[0]
-        first.next_logits = wanted
 
 
 def describe(info: StudentInfo, task: Task | None) -> StudentInfo:

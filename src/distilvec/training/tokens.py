@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import math
-import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,37 +15,19 @@ from torch import Tensor
 
 from distilvec.corpus.keys import PAIR, split_pair
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.files import scratch, temporary, writing
-from distilvec.folders import update
+from distilvec.files import scratch, writing
 from distilvec.modules.contents import Contents
 from distilvec.modules.pipeline import default_prompt
 from distilvec.modules.text_ids import TextIds, id_count, own_features, padded, places
+from distilvec.training import row_numbers
+from distilvec.training.row_numbers import Place, mapped, whole_table
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-#: Of the table of offsets: texts cut, whether ids have 32 bits, checksums of what follows, of the ids, of the segments.
-_HEAD = 5
-
-
-@dataclass(frozen=True)
-class TokenArrays:
-    """Token ids as they lie on disk.
-
-    Attributes:
-        ids: of all texts, one after the other.
-        offsets: int64 [n + 1], where each text begins.
-        types: for pairs, if the tokenizer makes them: which segment each id belongs to.
-        truncated: how many texts lost tokens.
-        name: of the arrays; equal names mean equal ids.
-    """
-
-    ids: np.ndarray
-    offsets: np.ndarray
-    types: np.ndarray | None
-    truncated: int
-    name: str
+#: Texts that are tokenised at once.
+_CHUNK = 10_000
 
 
 class TokenizedCorpus:
@@ -59,30 +38,35 @@ class TokenizedCorpus:
     (`corpus.keys.PAIR`) is encoded as the pair of texts that it is.
 
     Args:
+        table: int64 [n + 2], how many texts lost tokens, and where each text begins.
+        arrays: ids of all texts, one after the other; for pairs, if the tokenizer makes them, which segment each
+            belongs to.
+        tokenize: what made them.
         tokenizer: the student's.
-        prompt: the default prompt.
+        name: equal names mean equal ids.
         prompt_length: tokens of the prompt, which a pooling may leave out; None without a prompt.
-        bags: the student takes its ids without padding, as bags (static embeddings).
-        limit: tokens per text, may be infinite; longer ones are cut at their end. None for pairs, which are cut inside.
 
     Attributes:
         lengths: int32 [n] tokens per text after truncation.
+        truncated: how many texts lost tokens.
+        bags: the student takes its ids without padding, as bags (static embeddings).
+        limit: tokens per text, may be infinite; longer ones are cut at their end. None for pairs, which are cut inside.
     """
 
     def __init__(
         self,
-        arrays: TokenArrays,
+        table: np.ndarray,
+        arrays: Sequence[np.ndarray],
+        tokenize: Any,
         tokenizer: Any,
-        *,
-        prompt: str = "",
-        prompt_length: int | None = None,
-        bags: bool = False,
-        limit: float | None = None,
+        name: str,
+        prompt_length: int | None,
     ) -> None:
-        self.ids, self.offsets, self.types = arrays.ids, arrays.offsets, arrays.types
-        self.truncated, self.name, self.tokenizer = arrays.truncated, arrays.name, tokenizer
-        self.prompt_length, self.bags, self.limit = prompt_length, bags, limit
-        self._contents = Contents(None if bags else tokenizer, prompt)
+        self.ids, self.offsets, self.truncated = arrays[0], np.asarray(table[1:]), int(table[0])
+        self.types = arrays[1] if len(arrays) > 1 and len(self.ids) else None
+        self.bags, self.tokenizer, self.name, self.prompt_length = tokenize.bags, tokenizer, name, prompt_length
+        self.limit = tokenize.length or math.inf if tokenize.cuts_ends else None
+        self._contents = Contents(None if self.bags else tokenizer, tokenize.prompt)
         self.lengths = scratch(len(self.offsets) - 1, np.int32)
         np.subtract(self.offsets[1:], self.offsets[:-1], out=self.lengths, casting="unsafe")
 
@@ -115,28 +99,21 @@ class TokenizedCorpus:
         prompt_length = _check_ids(student, tokenize, probes, prompt)
         state = f"{tokenize.describe()}|{count}|{fingerprint}|checked"
         name = hashlib.blake2b(state.encode(), digest_size=8).hexdigest()
-        ids_file, offsets_file = folder / f"ids-{name}.bin", folder / f"offsets-{name}.npy"
-        types_file = folder / f"types-{name}.bin" if tokenize.types else None
-        token_files = [ids_file, *([types_file] if types_file else [])]
-        if (opened := _open(token_files, offsets_file)) is None:
-            _write(tokenize, texts, count, token_files, offsets_file)
-            opened = _open(token_files, offsets_file)
-        if opened is None:
+        types: dict[str, Any] = {"ids": np.uint32 if tokenize.size > np.iinfo(np.uint16).max else np.uint16}
+        types |= {"types": np.uint8} if tokenize.types else {}
+        files = {folder / f"{part}-{name}.bin": dtype for part, dtype in types.items()}
+        place = folder / f"offsets-{name}.npy", files
+        if (table := whole_table(place, notes=1)) is None:
+            _write(tokenize, texts, count, place)
+            table = whole_table(place, notes=1)
+        if table is None:
             raise EnvironmentProblem(
                 "the token ids that were written are not what is read",
-                where=str(offsets_file),
+                where=str(place[0]),
                 remedy="Does another program write there, or is the disk faulty?",
             )
-        table, arrays = opened
-        types = arrays[1] if types_file and table[-1] else None
-        return cls(
-            TokenArrays(arrays[0], np.asarray(table[_HEAD:]), types, int(table[0]), name),
-            student.tokenizer,
-            prompt=prompt,
-            prompt_length=prompt_length,
-            bags=tokenize.bags,
-            limit=tokenize.length or math.inf if tokenize.cuts_ends else None,
-        )
+        arrays = [mapped(file, dtype, (int(table[-1]),)) for file, dtype in files.items()]
+        return cls(table[1 + len(files) :], arrays, tokenize, student.tokenizer, name, prompt_length)
 
     @staticmethod
     def _tokenize(student: SentenceTransformer, prompt: str, pairs: bool) -> Any:
@@ -187,7 +164,7 @@ class _Tokenize:
     """Texts -> ids as the student's first module makes them, their segments (for pairs), how many texts lost tokens."""
 
     def __init__(self, tokenizer: Any, length: float | None, prompt: str, *, pairs: bool = False) -> None:
-        self._texts = TextIds(tokenizer, length, prompt)
+        self._texts, self.prompt = TextIds(tokenizer, length, prompt), prompt
         self.bags, self.length, self.describe = self._texts.bare, self._texts.limit, self._texts.describe
         self.size = id_count(tokenizer)
         self.types = pairs and not self.bags and "token_type_ids" in tokenizer.model_input_names
@@ -216,82 +193,15 @@ def _check_ids(student: SentenceTransformer, tokenize: _Tokenize, texts: list[st
     return None if length is None else int(length)
 
 
-def _open(token_files: list[Path], offsets_file: Path) -> tuple[np.ndarray, list[np.ndarray]] | None:
-    """The table of `_write` and the mapped arrays; None where there are none, or damaged ones."""
-    try:
-        table = np.load(offsets_file, mmap_mode="r", allow_pickle=False)
-        if table.dtype != np.int64 or table.ndim != 1 or zlib.crc32(table[3:].data) != table[2]:
-            return None
-        dtypes = [np.uint32 if table[1] else np.uint16, np.uint8]
-        arrays: list[np.ndarray] = [
-            np.memmap(file, dtype=dtype, mode="r") if table[-1] else np.zeros(0, dtype)
-            for file, dtype in zip(token_files, dtypes)
-        ]
-    except Exception:  # no such files; numpy meets damaged bytes with errors of many kinds
-        return None
-    whole = all(
-        len(each) == table[-1] and zlib.crc32(each.data) == known for each, known in zip(arrays, table[3:_HEAD])
-    )
-    return (table, arrays) if whole else None
-
-
-def _write(
-    tokenize: _Tokenize,
-    texts: Callable[[np.ndarray], Sequence[str]],
-    count: int,
-    token_files: list[Path],
-    offsets_file: Path,
-) -> None:
-    """Write ids (and segments), then offsets; several processes may do so at once, each under a name of its own."""
-    wide = tokenize.size > np.iinfo(np.uint16).max
-    files = [*token_files, offsets_file]
-    folder = offsets_file.parent
-    with writing("token ids", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with temporary(folder) as made:
-            made.mkdir()
-            partials = [made / file.name for file in files]
-            # Not the file itself, mapped: a full disk would kill the process.
-            table = scratch(_HEAD + count + 1, np.int64)
-            truncated, sums = _write_tokens(tokenize, texts, table[_HEAD:], partials[:-1], wide=wide)
-            table[3:_HEAD] = [*sums, 0][: _HEAD - 3]
-            table[:3] = truncated, wide, zlib.crc32(table[3:].data)
-            with partials[-1].open("wb") as out:
-                np.save(out, table)
-            update(folder, {"tokens": [file.name for file in files]}, more=True)
-            for partial, file in zip(partials, files, strict=True):
-                partial.replace(file)
-
-
-def _write_tokens(
-    tokenize: _Tokenize,
-    texts: Callable[[np.ndarray], Sequence[str]],
-    offsets: np.ndarray,
-    files: list[Path],
-    *,
-    wide: bool,
-    chunk: int = 10_000,
-) -> tuple[int, list[int]]:
-    """Write the ids of all texts (and, to a second file, segments); how many were truncated, and checksums.
-
-    Args:
-        offsets: int64 [n + 1]; where each text begins is written here.
-    """
-    truncated, sums, total = 0, [0] * len(files), 0
-    offsets[0] = 0
-    dtypes = [np.uint32 if wide else np.uint16, np.uint8]
-    with contextlib.ExitStack() as stack:
-        outs = [stack.enter_context(file.open("wb")) for file in files]
-        for start in range(0, len(offsets) - 1, chunk):
-            columns, cut = tokenize(texts(np.arange(start, min(start + chunk, len(offsets) - 1))))
-            lengths = np.fromiter((len(ids) for ids in columns[0]), np.int64, len(columns[0]))
-            offsets[start + 1 : start + 1 + len(lengths)] = total + np.cumsum(lengths)
+def _write(tokenize: Any, texts: Callable[[np.ndarray], Sequence[str]], count: int, place: Place) -> None:
+    """Write ids (and segments) of all texts; several processes may do so at once, each under a name of its own."""
+    folder = place[0].parent
+    with writing("token ids", folder), row_numbers.writing({"ids": place}, count, notes=1) as outputs:
+        output = outputs["ids"]
+        for start in range(0, count, _CHUNK):
+            columns, cut = tokenize(texts(np.arange(start, min(start + _CHUNK, count))))
+            lengths = np.fromiter(map(len, columns[0]), np.int64, len(columns[0]))
             size = int(lengths.sum())
-            total += size
-            truncated += cut
-            for number, (out, lists, dtype) in enumerate(zip(outs, columns, dtypes)):
-                flat = np.fromiter(itertools.chain.from_iterable(lists), np.int64, size)
-                written = flat.astype(dtype).tobytes()
-                sums[number] = zlib.crc32(written, sums[number])
-                out.write(written)
-    return truncated, sums
+            flat = (np.fromiter(itertools.chain.from_iterable(lists), np.int64, size) for lists in columns)
+            output.extend(start, lengths, *flat)
+            output.notes += cut

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from distilvec.methods import parts
 from distilvec.methods.base import (
     Batch,
-    Method,
     Needs,
     Sample,
     StudentInfo,
@@ -24,6 +23,7 @@ from distilvec.methods.base import (
     Term,
     Wanted,
 )
+from distilvec.methods.projected import PerTeacher
 from distilvec.methods.tokens import class_logits, next_tokens
 from distilvec.methods.tokens.maps import Sides
 
@@ -38,7 +38,7 @@ def has_task(student: StudentInfo) -> bool:
     return student.classes is not None or student.regression or student.pieces is not None
 
 
-class TokenMethod(Method):
+class TokenMethod(PerTeacher):
     """A term or more per teacher, in one of three forms; subclasses say what the forms that they have need and compare.
 
     Terms are `TERM:TEACHER` where there are several teachers, which count by their weights. In the form `states` there
@@ -48,16 +48,18 @@ class TokenMethod(Method):
         logits_instead: what to take where there are no class logits, a sentence.
         same_classes: whether class i of the logits has to be the same class on both sides.
         usual_form: the form of a method that has no option `form`; "embedding" means states.
+        only_states: whether it compares states of a student that writes, too; its option `temperature` is SimCSE's.
     """
 
     inside = True
     logits_instead: ClassVar[str] = "Take a method on vectors or token states: cosine, dskd, emo or distillmoe."
     same_classes: ClassVar[bool] = True
     usual_form: ClassVar[str] = "embedding"
+    only_states: ClassVar[bool] = False
 
     def form(self, student: StudentInfo) -> Literal["next", "logits", "states"]:
         """Choose what is compared: the next token of a student that writes; else logits or states, as `form` says."""
-        if student.pieces is not None:
+        if student.pieces is not None and not self.only_states:
             return "next"
         form = getattr(self.options, "form", self.usual_form)
         return "logits" if form == "logits" or (form == "auto" and has_task(student)) else "states"
@@ -74,12 +76,12 @@ class TokenMethod(Method):
     @property
     def simcse_temperature(self) -> float:
         """Temperature of SimCSE."""
-        return parts.SIMCSE_TEMPERATURE
+        return float(self.options.temperature) if self.only_states else parts.SIMCSE_TEMPERATURE
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         form = self.form(student)
         if form == "next":
-            return next_tokens.needs(self.name, student, teachers, self.positions)
+            return next_tokens.needs(self.name, teachers, self.positions)
         if form == "logits":
             class_logits.check_class_logits(self.name, student, teachers, self.logits_instead, self.same_classes)
             wanted = Wanted(logits=True, same_classes=self.same_classes)
@@ -122,11 +124,11 @@ class TokenMethod(Method):
         terms = {}
         if self.simcse_weight:
             terms["simcse"] = parts.simcse(student, batch, self.simcse_temperature, self.simcse_weight)
+        return terms | super().forward(student, teachers, batch)
+
+    def terms_of(self, index: int, student: StudentOutput, signals: TeacherSignals, batch: Batch) -> dict[str, Term]:
         compare = {"next": self.compare_next, "logits": self.compare_logits, "states": self.compare_states}[self.chosen]
-        for index, (suffix, share, signals) in enumerate(zip(self.suffixes, self.shares, teachers, strict=True)):
-            for name, term in compare(index, student, signals, batch).items():
-                terms[name + suffix] = term._replace(weight=share * term.weight)
-        return terms
+        return compare(index, student, signals, batch)
 
     def compare_next(self, index: int, student: StudentOutput, signals: TeacherSignals, _: Batch) -> dict[str, Term]:
         """The terms of one teacher on the next token. Default: `next_divergence` under the method's name."""

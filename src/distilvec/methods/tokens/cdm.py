@@ -126,14 +126,12 @@ class CDM(TokenMethod):
 
     def build_next(self, every: Sequence[Sides]) -> None:
         by = self.options.mapping
-        self.entries = nn.ModuleList(next_tokens.entry_map(each.student, each.teacher, by) for each in every)
-        self.back = nn.ModuleList(next_tokens.entry_map(each.student, each.teacher, by, True) for each in every)
+        self.entries = nn.ModuleList(next_tokens.EntryMap(each.student, each.teacher, by) for each in every)
+        self.back = nn.ModuleList(next_tokens.EntryMap(each.student, each.teacher, by, True) for each in every)
 
     def build_states(self, every: Sequence[Sides]) -> None:
         if self.options.sentence_weight:
-            self.heads = parts.teacher_heads(
-                every[0].student, [each.teacher for each in every], every[0].sample, self.options.init
-            )
+            self.heads = parts.teacher_heads([each.teacher for each in every], every[0].sample, self.options.init)
         if self.options.token_weight:
             self.build_last(every)
 

@@ -43,12 +43,24 @@ from distilvec.methods.base import (
 )
 from distilvec.methods.tokens import pairs
 from distilvec.methods.tokens.base import TokenMethod
-from distilvec.methods.tokens.dynamic_cka import PAIRS, DynamicCKA, last
+from distilvec.methods.tokens.dynamic_cka import PAIRS, DynamicCKA
 from distilvec.methods.tokens.experts import Expert, ExpertLosses
 from distilvec.methods.tokens.maps import FixedMap, Sides
 
 if TYPE_CHECKING:
     from distilvec.modules.expert_head import ExpertHead
+
+#: Of both presets, the paper's and that of the published code.
+_PUBLISHED: dict[str, Any] = {
+    "gate_gradient": "loss",
+    "gate_kl": 0.0,
+    "attention_temperature": 1.0,
+    "differentiate_weights": True,
+    "cka": "plain",
+    "standardize": False,
+    "init": "random",
+    "start": "random",
+}
 
 
 class DistillMoEOptions(Options):
@@ -69,40 +81,23 @@ class DistillMoEOptions(Options):
         "standardize": True,
     }
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {
-            "gate_gradient": "loss",
-            "gate_kl": 0.0,
-            "attention_temperature": 1.0,
-            "token_map": "trained",
-            "differentiate_weights": True,
-            "cka": "plain",
-            "standardize": False,
-            "init": "random",
-            "start": "random",
-        },
+        "paper": {**_PUBLISHED, "token_map": "trained"},
         "code": {
+            **_PUBLISHED,
             "moe_weight": 0.7,
             "gate": "mlp",
             "vector_dropout": 0.1,
-            "gate_gradient": "loss",
-            "gate_kl": 0.0,
             "gate_floor": 0.75,
             "floor_weight": 20.0,
             "maps": "shared",
             "layers": 2,
-            "attention_temperature": 1.0,
             "mass": 0.95,
             "most_tokens": 3,
             "least_cosine": 0.3,
             "token_map": "fixed",
-            "differentiate_weights": True,
             "projected": True,
             "special_tokens": True,
             "scope": "batch",
-            "cka": "plain",
-            "standardize": False,
-            "init": "random",
-            "start": "random",
         },
     }
 
@@ -208,14 +203,8 @@ class DistillMoE(TokenMethod):
     paper = "DistillMoE: multi-faceted knowledge distillation for cross-tokenizer embedding models (2025)"
     Options = DistillMoEOptions
     writes = True
+    only_states = True
     expert_head: ExpertHead | None
-
-    def form(self, student: StudentInfo) -> Literal["states"]:
-        return "states"
-
-    @property
-    def simcse_temperature(self) -> float:
-        return float(self.options.temperature)
 
     def needs_of_states(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options
@@ -226,9 +215,11 @@ class DistillMoE(TokenMethod):
             self._check_shared(student, teachers, cka)
         alike = bool({"contrast", "margin"} & set(experts))
         scaled = bool(experts) and options.gate_gradient == "scaled"
-        theirs = tuple(Wanted(tokens=last(one, options.layers), alignment=(PAIRS,)) for one in teachers) if cka else ()
+        theirs = (
+            tuple(Wanted(tokens=pairs.last(one, options.layers), alignment=(PAIRS,)) for one in teachers) if cka else ()
+        )
         return Needs(
-            WantedOfStudent(tokens=last(student, options.layers) if cka else ()),
+            WantedOfStudent(tokens=pairs.last(student, options.layers) if cka else ()),
             theirs,
             sentence=bool(experts),
             coupled=alike or scaled or (cka and options.scope == "batch"),
@@ -320,13 +311,13 @@ class DistillMoE(TokenMethod):
         return {self.expert_head: self.options.head_rate or (0.1 if self.options.start == "identity" else 1.0)}
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        options, rest = self.options, 1 - self.simcse_weight
-        terms = {}
-        if self.simcse_weight:
-            terms["simcse"] = parts.simcse(student, batch, self.simcse_temperature, self.simcse_weight)
+        terms = super().forward(student, teachers, batch)
         for module in self.expert_losses:  # one gate over the experts of all teachers
-            terms.update(module(student, teachers, batch, rest * options.moe_weight))
-        for suffix, share, module, signals in zip(self.suffixes, self.shares, self.dynamic_cka, teachers):
-            found = module(student, signals, share * (1 - options.moe_weight))
-            terms.update((name + suffix, term) for name, term in found.items())
+            terms |= module(student, teachers, batch, (1 - self.simcse_weight) * self.options.moe_weight)
         return terms
+
+    def compare_states(self, index: int, student: StudentOutput, signals: TeacherSignals, _: Batch) -> dict[str, Term]:
+        if not self.dynamic_cka:
+            return {}
+        found: dict[str, Term] = self.dynamic_cka[index](student, signals, 1 - self.options.moe_weight)
+        return found

@@ -66,6 +66,16 @@ _ATTENTION_TEMPERATURE = 0.1
 #: The ridge of a head that can be read off exactly.
 _EXACT = 1e-6
 
+#: Of both presets, the paper's and that of the published code.
+_PUBLISHED: dict[str, Any] = {
+    "matching": "attention",
+    "token_target": "moving",
+    "attention": "scaled",
+    "error": "element",
+    "standardize": False,
+    "init": "random",
+}
+
 
 class DSKDOptions(Options):
     """Options of DSKD.
@@ -83,24 +93,8 @@ class DSKDOptions(Options):
         "standardize": True,
     }
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {
-            "matching": "attention",
-            "sentence_target": "moving",
-            "token_target": "moving",
-            "attention": "scaled",
-            "error": "element",
-            "standardize": False,
-            "init": "random",
-        },
-        "code": {
-            "matching": "attention",
-            "token_target": "moving",
-            "attention": "scaled",
-            "special_tokens": True,
-            "error": "element",
-            "standardize": False,
-            "init": "random",
-        },
+        "paper": {**_PUBLISHED, "sentence_target": "moving"},
+        "code": {**_PUBLISHED, "special_tokens": True},
     }
 
     sentence_weight: float = Field(1.0, ge=0, description="of the sentence vectors [P, C]; 0 leaves them out")
@@ -286,8 +280,6 @@ class ClassHead(nn.Module):
     def __init__(self, sample: Sample, index: int) -> None:
         super().__init__()
         seen = [signals[index] for _, signals in sample.batches]
-        if not seen:
-            raise DistilvecError("the sample has no class logits of the teacher to fit its head to")
         vectors = torch.cat([parts.sentence(one)[one.present] for one in seen])
         logits = torch.cat([cast(Tensor, one.logits)[one.present] for one in seen])
         if len(vectors) < 2:

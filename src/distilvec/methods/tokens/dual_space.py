@@ -24,15 +24,7 @@ from torch.nn import functional
 
 from distilvec.errors import DistilvecError
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Needs,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Needs, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term, WantedOfStudent
 from distilvec.methods.tokens import next_tokens
 from distilvec.methods.tokens.maps import Sides
 from distilvec.methods.tokens.pairs import last_layers, pairs, take_rows
@@ -46,7 +38,7 @@ def needs(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo]) ->
     Raises:
         DistilvecError: a teacher that writes nothing, or a model that shows no states.
     """
-    needed = next_tokens.needs(method, student, teachers)
+    needed = next_tokens.needs(method, teachers)
     for teacher in teachers:
         if teacher.head is None:
             raise DistilvecError(
@@ -85,15 +77,16 @@ class DualSpace(nn.Module):
             own, other = self._attended(student, signals, ours, theirs, sides)
         gold = student.extras["next_ids"][0].gather(1, sides.places[0])
         scored = sides.real & (gold >= 0)
-        read = _logits(self.back(other), head.weight.detach())  # [B or V B, P, C]
+        linear = full_precision(functional.linear)
+        read = linear(self.back(other), head.weight.detach())  # [B or V B, P, C]
         likely = read.log_softmax(-1)
         losses = -likely.gather(-1, gold.clamp_min(0).expand(read.shape[:-1]).unsqueeze(-1)).squeeze(-1)
         right = _by_view(read.argmax(-1), sides.ours) == gold
         target, said = (read.detach() / tau).log_softmax(-1), (sides.ours / tau).log_softmax(-1)
-        here = _logits(self.there(own), self.teacher_head).log_softmax(-1)
+        here = linear(self.there(own), self.teacher_head).log_softmax(-1)
         return {
             "projected": next_tokens.term(_by_view(losses, sides.ours), scored, 1.0),
-            "student_space": _where((target.exp() * (target - said)).sum(-1), scored & right, 1.0),
+            "student_space": next_tokens.term((target.exp() * (target - said)).sum(-1), scored & right, 1.0),
             "teacher_space": next_tokens.term(candidate_divergence(here, sides, tau), sides.real, 1.0),
         }
 
@@ -118,8 +111,7 @@ def answer_states(states: Tensor, content: Tensor | None) -> Tensor:
 
     What is beyond an answer is anywhere in its row.
     """
-    if content is None:
-        raise DistilvecError("a token-level method was given a batch without token masks")
+    assert content is not None
     steps = torch.arange(int(content.sum(-1).max()) + 1, device=content.device)
     places = (content.int().argmax(-1, keepdim=True) - 1 + steps).clamp(0, content.shape[1] - 1)
     return take_rows(states, places)
@@ -146,18 +138,8 @@ def _pairs(sides: Sides) -> tuple[Tensor, Tensor]:
     return torch.cat(ours), torch.cat(theirs)
 
 
-def _where(values: Tensor, counted: Tensor, weight: float) -> Term:
-    """As `next_tokens.term`, where the places that count differ between views: bool [V, B, P]."""
-    return parts.counted(parts.masked_mean(values, counted), counted.sum(-1).float(), weight)
-
-
 def _by_view(values: Tensor, ours: Tensor) -> Tensor:
     return values.expand(ours.shape[:-1])
-
-
-@full_precision
-def _logits(states: Tensor, weight: Tensor) -> Tensor:
-    return functional.linear(states, weight)
 
 
 @full_precision

@@ -18,18 +18,13 @@ from torch import Tensor, nn
 
 from distilvec.functional import cka_distance, cosine_distance, linear_cka, normalize, smallest_mass_set
 from distilvec.methods import parts
-from distilvec.methods.base import StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term
+from distilvec.methods.base import StudentOutput, TeacherSignals, Term
 from distilvec.methods.tokens import pairs
+from distilvec.methods.tokens.importance import normalized
 from distilvec.methods.tokens.maps import FixedMap, Sides
 from distilvec.precision import full_precision
 
 PAIRS = "strict"
-
-
-def last(info: StudentInfo | TeacherInfo, count: int) -> tuple[int, ...]:
-    """The numbers of the last `count` blocks."""
-    depth = pairs.depth(info)
-    return tuple(range(depth - count + 1, depth + 1))
 
 
 class DynamicCKA(nn.Module):
@@ -43,7 +38,7 @@ class DynamicCKA(nn.Module):
     def __init__(self, options: Any, sides: Sides, shared: nn.Module | None) -> None:
         super().__init__()
         self.options = options
-        both = last(sides.student, options.layers), last(sides.teacher, options.layers)
+        both = pairs.last(sides.student, options.layers), pairs.last(sides.teacher, options.layers)
         self.layers = list(zip(*both, strict=True))
         self.standardize = nn.ModuleList(
             sides.standardizer(theirs, options.fixed.standardize) for _, theirs in self.layers
@@ -87,7 +82,7 @@ class DynamicCKA(nn.Module):
                 options.fixed.most_tokens,
                 options.least_cosine,
             )
-        aligned = _mix(weights, states)
+        aligned = full_precision(torch.matmul)(weights, states)
         compared = self.query(own) if options.projected else own
         if options.scope == "sentence":
             return cka_distance(compared, aligned, rows, debiased)
@@ -139,14 +134,7 @@ def soft_alignment(
         alike = kept & (cosines >= least_cosine)
         best = kept & (weights == weights.amax(-1, keepdim=True))
         kept = torch.where(alike.any(-1, keepdim=True), alike, best)
-    weights = weights.masked_fill(~kept, 0)
-    total = weights.sum(-1, keepdim=True)
-    return weights / total.masked_fill(total == 0, torch.inf)
-
-
-@full_precision
-def _mix(weights: Tensor, states: Tensor) -> Tensor:
-    return weights @ states
+    return normalized(weights, kept, "sum")
 
 
 @torch.no_grad()

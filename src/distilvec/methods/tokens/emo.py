@@ -47,6 +47,21 @@ from distilvec.methods.tokens.pairs import LayerMap, PairMode
 from distilvec.precision import full_precision
 from distilvec.teachers.signals import DIGEST
 
+#: Of both presets, the paper's and that of the published code.
+_PUBLISHED: dict[str, Any] = {
+    "layer_map": "floor",
+    "cka": "plain",
+    "minimum": 1,
+    "special_tokens": True,
+    "causal_correction": False,
+    "student_mass": "pairs",
+    "cost": "softmax",
+    "plan": "unrolled",
+    "epsilon": 0.1,
+    "standardize": False,
+    "init": "random",
+}
+
 
 class EMOOptions(Options):
     """Options of EMO.
@@ -64,38 +79,15 @@ class EMOOptions(Options):
         "average_views": True,
     }
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {
-            "layer_map": "floor",
-            "cka": "plain",
-            "minimum": 1,
-            "special_tokens": True,
-            "causal_correction": False,
-            "student_mass": "pairs",
-            "cost": "softmax",
-            "plan": "unrolled",
-            "epsilon": 0.1,
-            "ira_weight": 1.0,
-            "standardize": False,
-            "init": "random",
-        },
+        "paper": {**_PUBLISHED, "ira_weight": 1.0},
         "code": {
+            **_PUBLISHED,
             "ira_weight": 0.1,
             "reduction": "sum",
             "layers": 1,
-            "layer_map": "floor",
             "pairs": "reciprocal",
-            "cka": "plain",
-            "minimum": 1,
             "importance": "softmax",
-            "special_tokens": True,
-            "causal_correction": False,
-            "student_mass": "pairs",
-            "cost": "softmax",
-            "plan": "unrolled",
-            "epsilon": 0.1,
-            "standardize": False,
             "average_views": False,
-            "init": "random",
         },
     }
 
@@ -166,7 +158,7 @@ class _Maps:
 
     def columns(self, signals: TeacherSignals) -> Tensor:
         """bool [B, T], tokens that have an importance."""
-        columns = pairs.teacher_mask(signals, self.options.special_tokens)
+        columns = pairs.side_mask(signals, signals.present, self.options.special_tokens)
         if not self.causal:
             return columns
         visible = signals.mask
@@ -177,7 +169,7 @@ class _Maps:
     def __call__(self, signals: TeacherSignals) -> tuple[Tensor, dict[str, Tensor]]:
         """Pairs [B, m, 2], and `importance` [B, T], normalised, and a Gram matrix [B, m, m] for each layer."""
         options = self.options
-        rows, columns = pairs.teacher_mask(signals, options.special_tokens), self.columns(signals)
+        rows, columns = pairs.side_mask(signals, signals.present, options.special_tokens), self.columns(signals)
         visible = signals.mask if self.causal else None
         scores = importance.importance(signals.attention[self.last], rows, columns, visible)
         scores = importance.normalized(scores, columns, options.importance)
@@ -207,58 +199,41 @@ class EMO(TokenMethod):
     paper = "EMO: Embedding model distillation via intra-model relation and optimal transport alignments (2025)"
     Options = EMOOptions
     writes = True
-
-    def form(self, student: StudentInfo) -> Literal["states"]:
-        return "states"
-
-    @property
-    def simcse_temperature(self) -> float:
-        return float(self.options.temperature)
+    only_states = True
 
     def needs_of_states(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options
         ira, otis = options.ira_weight > 0, options.otis_weight > 0
         pairs.check_layers(self.name, student, teachers, options.layers if ira else 1)
+        maps = [self._maps(student, one) for one in teachers]
         by_pairs = options.fixed.student_mass == "pairs"
         modes = [options.pairs] if ira or by_pairs or options.init == "ridge" else []
         modes += ["full"] if otis and not by_pairs else []
         own = WantedOfStudent(
             tokens=(pairs.depth(student),) if otis else (),
-            attention=tuple(self._student_layers(student)) if ira else (),
+            attention=pairs.last(student, options.layers) if ira else (),
         )
         theirs = tuple(
             Wanted(
-                tokens=(pairs.depth(one),) if otis else (),
-                attention=self._attention_layers(student, one, ira),
+                tokens=(each.last,) if otis else (),
+                attention=tuple(sorted({*each.compared, each.last})),
                 alignment=tuple(modes),
-                digest=self._maps(student, one).digest(),
+                digest=each.digest(),
             )
-            for one in teachers
+            for each in maps
         )
         return Needs(own, theirs, sentence=False, states=otis or self.simcse(student) > 0)
 
     def _maps(self, student: StudentInfo, teacher: TeacherInfo) -> _Maps:
         options = self.options
-        compared = self._teacher_layers(student, teacher) if options.ira_weight else ()
-        last, causal = pairs.depth(teacher), teacher.causal and options.causal_correction
-        return _Maps(options, tuple(compared), last, causal)
-
-    def _student_layers(self, student: StudentInfo) -> range:
-        last = pairs.depth(student)
-        return range(last - self.options.layers + 1, last + 1)
-
-    def _teacher_layers(self, student: StudentInfo, teacher: TeacherInfo) -> list[int]:
-        rule = self.options.layer_map
-        return [pairs.matching_layer(student, teacher, k, rule) for k in self._student_layers(student)]
-
-    def _attention_layers(self, student: StudentInfo, teacher: TeacherInfo, ira: bool) -> tuple[int, ...]:
-        """Those that IRA compares, and the last, which gives the importance."""
-        return tuple(sorted({*(self._teacher_layers(student, teacher) if ira else ()), pairs.depth(teacher)}))
+        layers = pairs.last(student, options.layers) if options.ira_weight else ()
+        compared = tuple(pairs.matching_layer(student, teacher, layer, options.layer_map) for layer in layers)
+        return _Maps(options, compared, pairs.depth(teacher), teacher.causal and options.causal_correction)
 
     def build_states(self, every: Sequence[Sides]) -> None:
         options = self.options
         self.from_maps = [self._maps(sides.student, sides.teacher) for sides in every]
-        self.compared = self._student_layers(every[0].student) if options.ira_weight else range(0)
+        self.compared = pairs.last(every[0].student, options.layers) if options.ira_weight else ()
         if options.otis_weight:
             self.build_last(every, options.pairs, backwards=options.cost == "softmax")
 

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
-from distilvec.functional import cosine_distance, expert_similarity, gate_floor_penalty, info_nce, relation_matrix
+from distilvec.functional import cosine_distance, expert_similarity, gate_floor_penalty, info_nce, margin_gap
 from distilvec.methods import parts
 from distilvec.methods.base import Batch, StudentOutput, TeacherInfo, TeacherSignals, Term
-from distilvec.modules.projection import projection
 
 Expert = Literal["cosine", "contrast", "margin"]
 CONTRAST_TEMPERATURE = 0.1  # tau of the second expert, as in the published code
@@ -66,14 +65,7 @@ class ExpertLosses(nn.Module):
         maps = nn.ModuleDict()
         for place, expert in enumerate(self.experts):
             if expert != "margin":
-                maps[expert] = shared or projection(
-                    outputs.shape[-1],
-                    teacher.width,
-                    source=outputs[:, place],
-                    target=parts.sentence(signals),
-                    init=self.options.init,
-                    present=signals.present,
-                )
+                maps[expert] = shared or parts.teacher_head(outputs[:, place], teacher, signals, self.options.init)
         return maps
 
     def forward(
@@ -92,7 +84,8 @@ class ExpertLosses(nn.Module):
         for place, name in enumerate(self.names):
             terms[name] = parts.counted(losses[..., place].detach(), known[:, place], 0.0)
         if gate is not None:
-            terms["diversity"] = Term(_diversity(outputs), None, weight)
+            diversity = expert_similarity(outputs.flatten(0, 1)).view(outputs.shape[:2])
+            terms["diversity"] = Term(diversity, None, weight)
             floor = gate_floor_penalty(gate, options.fixed.gate_floor / count)
             terms["gate_floor"] = Term(floor, None, weight * options.fixed.floor_weight)
             negentropy = (gate * gate.clamp_min(1e-12).log()).sum(-1)
@@ -110,7 +103,7 @@ class ExpertLosses(nn.Module):
             for place, expert in enumerate(self.experts):
                 own = outputs[..., index * len(self.experts) + place, :]
                 if expert == "margin":
-                    values = masked_margin_gap(own, target, self.options.margin, present)
+                    values = margin_gap(own, target, self.options.margin, present)
                 elif expert == "cosine":
                     values = cosine_distance(self._map(index, expert)(own), target)
                 else:
@@ -148,17 +141,6 @@ class ExpertLosses(nn.Module):
             level = compared.sum((0, 1)) / seen.sum((0, 1)).clamp_min(1)
             compared = compared / level.clamp_min(1e-6)
         return values + ((gate - gate.detach()) * compared).sum(-1)
-
-
-def masked_margin_gap(own: Tensor, target: Tensor, margin: float, present: Tensor) -> Tensor:
-    """`functional.margin_gap` among the items that the teacher has: [V, B, d], [B, D], bool [B] -> [V, B]."""
-    excess = torch.relu((relation_matrix(own) - relation_matrix(target)).abs() - margin)
-    others = present & ~torch.eye(len(present), dtype=torch.bool, device=present.device)
-    return parts.masked_mean(excess, others)
-
-
-def _diversity(outputs: Tensor) -> Tensor:
-    return expert_similarity(outputs.flatten(0, 1)).view(outputs.shape[:2])
 
 
 def _extra(student: StudentOutput, name: str) -> Tensor:

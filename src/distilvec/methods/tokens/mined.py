@@ -80,8 +80,8 @@ class MinED(TokenMethod):
         return Needs(WantedOfStudent(tokens=(last,)), theirs, sentence=False)
 
     def build_next(self, every: Sequence[Sides]) -> None:
-        maps = (next_tokens.entry_map(each.student, each.teacher, self.options.mapping) for each in every)
-        self.entries = nn.ModuleList(maps)
+        by = self.options.mapping
+        self.entries = nn.ModuleList(next_tokens.EntryMap(each.student, each.teacher, by) for each in every)
 
     def build_states(self, every: Sequence[Sides]) -> None:
         self.build_last(every)

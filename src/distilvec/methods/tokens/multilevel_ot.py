@@ -26,16 +26,7 @@ from torch import Tensor
 
 from distilvec.functional import sinkhorn, transport_cost
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Needs,
-    Options,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-)
+from distilvec.methods.base import Batch, Needs, Options, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term
 from distilvec.methods.tokens import class_logits, next_tokens
 from distilvec.methods.tokens.base import TokenMethod
 from distilvec.precision import full_precision
@@ -94,7 +85,7 @@ class MultiLevelOT(TokenMethod):
     def compare_logits(self, index: int, student: StudentOutput, signals: TeacherSignals, _: Batch) -> dict[str, Term]:
         ours, theirs = class_logits.class_logits(student, signals)
         keep, fixed = min(self.options.top_k, ours.shape[-1], theirs.shape[-1]), self.options.fixed
-        ours, theirs = self._ordered(ours, signals.present, keep), self._ordered(theirs, signals.present, keep)
+        ours, theirs = (self._ordered(each, signals.present, keep) for each in (ours, theirs))
         differences = (ours.softmax(-1) - theirs.softmax(-1)).abs().sum(-1)
         divergences = class_logits.class_divergence(ours, theirs, 1.0)
         return {
@@ -115,20 +106,16 @@ class MultiLevelOT(TokenMethod):
             "sequence": parts.counted(values, there, fixed.sequence_weight),
         }
 
+    @full_precision
     def _ordered(self, logits: Tensor, present: Tensor, keep: int) -> Tensor:
         """[..., B, C] -> [..., B, keep], the largest first."""
-        return _ordered(logits, present, keep, self.options.order == "batch", self.options.fixed.divide_by_deviation)
-
-
-@full_precision
-def _ordered(logits: Tensor, present: Tensor, keep: int, over_batch: bool, divide: bool) -> Tensor:
-    if divide:
-        logits = logits / (logits.std(-1, keepdim=True, correction=min(1, logits.shape[-1] - 1)) + _TINY)
-    if not over_batch:
-        return logits.sort(dim=-1, descending=True).values[..., :keep]
-    mass = logits.softmax(-1).masked_fill(~present.unsqueeze(-1), 0)
-    order = mass.reshape(-1, mass.shape[-1]).sum(0).argsort(descending=True)
-    return logits[..., order[:keep]]
+        if self.options.fixed.divide_by_deviation:
+            logits = logits / (logits.std(-1, keepdim=True, correction=min(1, logits.shape[-1] - 1)) + _TINY)
+        if self.options.order == "item":
+            return logits.sort(dim=-1, descending=True).values[..., :keep]
+        mass = logits.softmax(-1).masked_fill(~present.unsqueeze(-1), 0)
+        order = mass.reshape(-1, mass.shape[-1]).sum(0).argsort(descending=True)
+        return logits[..., order[:keep]]
 
 
 def _sequence_cost(student: StudentOutput, signals: TeacherSignals, keep: int) -> tuple[Tensor, Tensor]:

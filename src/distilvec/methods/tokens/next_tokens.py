@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from distilvec.alignment.pieces import ENDS, Pieces, nearest_entries, prefix_entries
+from distilvec.alignment.pieces import ENDS, nearest_entries, prefix_entries
 from distilvec.errors import DistilvecError
 from distilvec.methods import parts
 from distilvec.methods.base import Needs, StudentInfo, StudentOutput, TeacherInfo, TeacherSignals, Term, Wanted
@@ -54,7 +54,7 @@ class Compared(NamedTuple):
     places: tuple[Tensor, Tensor]
 
 
-def needs(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo], positions: Positions = "ends") -> Needs:
+def needs(method: str, teachers: Sequence[TeacherInfo], positions: Positions = "ends") -> Needs:
     """Say what a method on the next token wants.
 
     Raises:
@@ -84,7 +84,7 @@ def compared(student: StudentOutput, signals: TeacherSignals, positions: Positio
     places = _places(student, signals, positions)
     theirs = {name: take_rows(signals.next[name], places.teacher) for name in ("ids", "logs")}
     rest = signals.next["rest"].gather(1, places.teacher)
-    ours = _log_softmax(take_rows(logits, places.student))
+    ours = full_precision(torch.log_softmax)(take_rows(logits, places.student), -1)
     return Compared(
         ours, theirs["ids"], theirs["logs"].float(), rest.float(), places.real, (places.student, places.teacher)
     )
@@ -101,13 +101,8 @@ def _places(student: StudentOutput, signals: TeacherSignals, positions: Position
     return TokenPairs(steps, steps, real)
 
 
-@full_precision
-def _log_softmax(logits: Tensor) -> Tensor:
-    return logits.log_softmax(-1)
-
-
 def term(values: Tensor, real: Tensor, weight: float) -> Term:
-    """The mean over places [V, B, P] -> [V, B]; an item counts as often as it has places."""
+    """The mean over the `real` places, [V, B, P] -> [V, B]; an item counts as often as it has such places."""
     return parts.counted(parts.masked_mean(values, real), real.sum(-1).float(), weight)
 
 
@@ -122,14 +117,16 @@ class EntryMap(nn.Module):
     """Maps one tokenizer's entries to those that stand for them in another; -1 for none. Not trained, not saved.
 
     Args:
-        source, target: the tokenizers.
         by: see `MAPPING`.
+        backwards: from the student's entries to the teacher's, in place of the reverse.
     """
 
     table: Tensor
 
-    def __init__(self, source: Pieces, target: Pieces, by: Mapping) -> None:
+    def __init__(self, student: StudentInfo, teacher: TeacherInfo, by: Mapping, backwards: bool = False) -> None:
         super().__init__()
+        assert student.pieces is not None and teacher.pieces is not None
+        source, target = (student.pieces, teacher.pieces) if backwards else (teacher.pieces, student.pieces)
         make = prefix_entries if by == "prefix" else nearest_entries
         # Heads are often longer than their tokenizers (Qwen's by some hundred rows): such ids stand for nothing.
         table = nn.functional.pad(torch.from_numpy(make(source, target)), (0, 1), value=-1)
@@ -138,13 +135,6 @@ class EntryMap(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """int64 of any shape."""
         return self.table[ids.clamp_max(len(self.table) - 1)]
-
-
-def entry_map(student: StudentInfo, teacher: TeacherInfo, by: Mapping, backwards: bool = False) -> EntryMap:
-    """From the teacher's entries to the student's, or backwards."""
-    assert student.pieces is not None and teacher.pieces is not None
-    sides = student.pieces, teacher.pieces
-    return EntryMap(*(sides if backwards else sides[::-1]), by)
 
 
 def coarse_divergence(theirs: Tensor, ours: Tensor, share: Tensor, temperature: float) -> Tensor:

@@ -53,6 +53,11 @@ def depth(info: StudentInfo | TeacherInfo) -> int:
     return cast(int, info.layers)
 
 
+def last(info: StudentInfo | TeacherInfo, count: int) -> tuple[int, ...]:
+    """The numbers of the last `count` blocks."""
+    return tuple(range(depth(info) - count + 1, depth(info) + 1))
+
+
 def matching_layer(student: StudentInfo, teacher: TeacherInfo, layer: int, rule: LayerMap) -> int:
     """The teacher's layer for a student's (1-based).
 
@@ -90,22 +95,16 @@ def masks(student: StudentOutput, signals: TeacherSignals, special_tokens: bool)
     Raises:
         DistilvecError: student or teacher come without masks.
     """
-    ours = student.mask if special_tokens else student.content
-    if ours is None:
+    present = signals.present
+    return side_mask(student, present, special_tokens), side_mask(signals, present, special_tokens)
+
+
+def side_mask(side: StudentOutput | TeacherSignals, present: Tensor, special_tokens: bool) -> Tensor:
+    """One side's of `masks`."""
+    mask = side.mask if special_tokens else side.content
+    if mask is None:
         raise DistilvecError("a token-level method was given a batch without token masks")
-    return ours & signals.present.unsqueeze(-1), teacher_mask(signals, special_tokens)
-
-
-def teacher_mask(signals: TeacherSignals, special_tokens: bool) -> Tensor:
-    """bool [B, T]: the teacher's tokens that take part; none of an item that it does not have.
-
-    Raises:
-        DistilvecError: the signals come without masks.
-    """
-    theirs = signals.mask if special_tokens else signals.content
-    if theirs is None:
-        raise DistilvecError("a token-level method was given signals without token masks")
-    return theirs & signals.present.unsqueeze(-1)
+    return mask & present.unsqueeze(-1)
 
 
 def pairs(signals: TeacherSignals, mode: str) -> TokenPairs:

@@ -31,6 +31,7 @@ from distilvec.methods.base import (
     Wanted,
     WantedOfStudent,
 )
+from distilvec.methods.tokens import pairs
 
 _MODE = "strict"
 _REMEDY = "Cut the student out of its teacher (shrink), or leave token_states out."
@@ -54,8 +55,9 @@ class TokenStates(Method):
             raise DistilvecError(
                 f"token_states goes with one teacher, and there are {len(teachers)}", remedy="Leave token_states out."
             )
+        pairs.check_layers(self.name, student, teachers, 1)
         teacher = teachers[0]
-        own, (last, told) = _last(student)[0], _last(teacher)
+        own, last, told = pairs.depth(student), pairs.depth(teacher), teacher.hidden or 0
         width = _reach(student, teacher)
         on_axes = teacher.width == width > told
         if told != width and not on_axes:
@@ -68,7 +70,7 @@ class TokenStates(Method):
         return Needs(WantedOfStudent(tokens=(own,)), (wanted,), sentence=False, same_pieces=True)
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
-        self.layers = _last(student)[0], _last(teachers[0])[0]
+        self.layers = pairs.depth(student), pairs.depth(teachers[0])
         self.mapped = _reach(student, teachers[0]) != student.hidden
         self.register_buffer("axes", _axes(student, teachers[0]), persistent=False)
 
@@ -94,22 +96,9 @@ class TokenStates(Method):
         self.head = [_map_behind_pooling(student)] if self.mapped else []
 
 
-def _last(info: StudentInfo | TeacherInfo) -> tuple[int, int]:
-    """Number of the last block, and width of its states.
-
-    Raises:
-        DistilvecError: they cannot be seen.
-    """
-    if info.layers is None or info.hidden is None:
-        shape = f"layers {info.layers}, width {info.hidden}"
-        raise DistilvecError(f"token_states is asked for, and this model shows none ({shape})", where=info.name)
-    return info.layers, info.hidden
-
-
 def _reach(student: StudentInfo, teacher: TeacherInfo) -> int:
     """Width of the student's token states where they are compared: as they are, or behind its map."""
-    hidden = _last(student)[1]
-    return hidden if hidden in (teacher.hidden, teacher.width) else student.width
+    return student.hidden if student.hidden in (teacher.hidden, teacher.width) else student.width
 
 
 def _map_behind_pooling(student: Any) -> nn.Linear:
@@ -145,7 +134,7 @@ def _axes(student: StudentInfo, teacher: TeacherInfo) -> Tensor:
     width = _reach(student, teacher)
     if teacher.hidden == width:
         return torch.zeros(0)
-    axes = teacher.axes.get(_last(teacher)[0])
+    axes = teacher.axes.get(pairs.depth(teacher))
     if axes is None:
         raise DistilvecError(
             f"the teacher's token states have {teacher.hidden} numbers, the student's {width}",
@@ -160,9 +149,9 @@ def _matched(student: StudentOutput, teacher: TeacherSignals) -> tuple[Tensor, T
 
     The pairs of the alignment, and special tokens one by one where both sides have as many.
     """
-    pairs = teacher.alignments[_MODE]
-    sides = [pairs[..., 0].long(), pairs[..., 1].long()]
-    real = pairs[..., 0] >= 0
+    cells = teacher.alignments[_MODE]
+    sides = [cells[..., 0].long(), cells[..., 1].long()]
+    real = cells[..., 0] >= 0
     special = [_special(side) for side in (student, teacher)]
     counts = [each.sum(1) for each in special]
     most = int(min(int(count.max()) for count in counts))
