@@ -18,7 +18,7 @@ import numpy as np
 from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, Audit, Problem, Rejections, check, percentiles
 from distilvec.corpus.column_names import ColumnNames, ColumnOptions
 from distilvec.corpus.columns import ITEMS, TextColumn, open_numbers
-from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest
+from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest, source_digest
 from distilvec.corpus.keys import PAIR, canonical_keys, folded
 from distilvec.corpus.sources import Source, find_source
 from distilvec.corpus.split import USUAL_SHARE, share_for
@@ -63,14 +63,11 @@ class Corpus:
     def __init__(self, folder: Path, manifest: dict[str, Any], batches: Sequence[Any]) -> None:
         columns, names = manifest["columns"], manifest["names"]
 
-        def numbers(name: str) -> np.ndarray | None:
-            return open_numbers(folder, name, columns.get(name))
-
         def required(name: str) -> np.ndarray:
-            column = numbers(name)
-            if column is None:
-                raise KeyError(name)
-            return column
+            return open_numbers(folder, name, columns[name])
+
+        def numbers(name: str) -> np.ndarray | None:
+            return required(name) if name in columns else None
 
         self.folder = folder
         self.fingerprint: str = manifest["fingerprint"]
@@ -254,12 +251,10 @@ def _digest(source: Source, options: dict[str, Any]) -> str | None:
 
 def _reusable(folder: Path, digest: str | None) -> Corpus | None:
     """The corpus that an equal call left, if there is one and it is whole."""
-    try:
-        if digest is None or read_manifest(folder)["source"]["digest"] != digest:
-            return None
-        return Corpus.open(folder)
-    except (DataError, KeyError, TypeError):
-        return None
+    if digest is not None and source_digest(folder) == digest:
+        with contextlib.suppress(DataError):
+            return Corpus.open(folder)
+    return None
 
 
 def _prepare_split(

@@ -59,7 +59,8 @@ def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
     reserve(folder, "corpus", [MANIFEST, *sizes], more=True)
     _write_manifest(new, {"format": FORMAT, **manifest, "files": sizes, "checksums": sums})
     try:
-        if not _same_source(folder, manifest):
+        digest = manifest["source"]["digest"]
+        if digest is None or source_digest(folder) != digest:
             # Killed between two moves, a mixture of old and new must not pass for a corpus. Where the source is the
             # same, so are the files, and a process that prepares it at the same time may be opening them now.
             (folder / MANIFEST).unlink(missing_ok=True)
@@ -80,12 +81,12 @@ def _checksum(file: Path) -> str:
         return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
 
 
-def _same_source(folder: Path, manifest: dict[str, Any]) -> bool:
+def source_digest(folder: Path) -> str | None:
+    """Return what a prepared corpus says of its source and settings; None where no whole corpus says any."""
     try:
-        digest = read_manifest(folder)["source"]["digest"]
+        return read_manifest(folder)["source"]["digest"]
     except (DataError, KeyError, TypeError):
-        return False
-    return digest is not None and digest == manifest["source"]["digest"]
+        return None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
