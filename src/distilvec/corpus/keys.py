@@ -85,9 +85,7 @@ def content_key(item: str, role: str = "", modality: str = "text") -> bytes:
     return content_keys([item], role, modality).tobytes()
 
 
-def content_keys(
-    items: Iterable[str], role: str = "", modality: str = "text", *, components: Components = "keep"
-) -> np.ndarray:
+def content_keys(items: Iterable[str], role: str = "", modality: str = "text") -> np.ndarray:
     """Keys of many items of one role.
 
     Args:
@@ -95,7 +93,6 @@ def content_keys(
             keys) or molecules (SMILES; every way to write a molecule has the same key).
         role: "" where the corpus tells no roles apart.
         modality: name of the items' kind.
-        components: of molecules, see `canonical_smiles`. The items of a corpus need nothing but "keep".
 
     Returns:
         uint8 [n, 16].
@@ -107,7 +104,7 @@ def content_keys(
     kind, canonical_items = find_kind(modality), []
     for item in items:
         try:
-            canonical_items.append(kind.canonical(item, components))
+            canonical_items.append(kind.canonical(item))
         except Problem as problem:
             raise DataError(f"this is no usable {modality} ({problem})", where=item[:120]) from problem
     return canonical_keys(canonical_items, role, modality)
