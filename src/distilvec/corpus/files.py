@@ -54,7 +54,7 @@ def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
     """
     files = sorted(partial.iterdir())
     sizes = {file.name: file.stat().st_size for file in files}
-    sums = {file.name: {"checksum": _checksum(file), "modified": file.stat().st_mtime_ns} for file in files}
+    sums = {file.name: {"checksum": file_checksum(file), "modified": file.stat().st_mtime_ns} for file in files}
     new = partial / MANIFEST
     reserve(folder, "corpus", [MANIFEST, *sizes], more=True)
     _write_manifest(new, {"format": FORMAT, **manifest, "files": sizes, "checksums": sums})
@@ -76,7 +76,8 @@ def _write_manifest(file: Path, manifest: dict[str, Any]) -> None:
     file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def _checksum(file: Path) -> str:
+def file_checksum(file: Path) -> str:
+    """The checksum of a file's bytes, as corpora and stores write it down."""
     with open(file, "rb") as handle:
         return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
 
@@ -134,7 +135,7 @@ def _verify(folder: Path, manifest: dict[str, Any], remedy: str) -> None:
         if modified == known["modified"]:
             continue
         try:
-            agrees = _checksum(file) == known["checksum"]
+            agrees = file_checksum(file) == known["checksum"]
         except OSError as error:
             raise system_problem(error, "a file of the corpus cannot be read", file) from error
         if not agrees:

@@ -17,6 +17,7 @@ import numpy as np
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import locked
 from distilvec.store.codec import pack, unpack
+from distilvec.store.index import build_index
 from distilvec.store.layout import (
     DTYPES,
     KEY_BYTES,
@@ -47,7 +48,6 @@ class StoreWriter:
         store: what store.json says.
         name: of this writer; letters, digits, dot, dash, underscore. None takes a free one.
         part_bytes: size of a part, at most 256 MiB.
-        part_seconds: age at which a part is written though it is not full.
         index: bring the table of keys up to date when it closes.
 
     Raises:
@@ -60,13 +60,12 @@ class StoreWriter:
         store: StoreFormat,
         name: str | None = None,
         part_bytes: int = PART_BYTES,
-        part_seconds: float = PART_SECONDS,
         *,
         index: bool = True,
     ) -> None:
         if not 1 <= part_bytes <= MOST_PART_BYTES:
             raise DistilvecError(f"a part has 1 to {MOST_PART_BYTES} bytes, not {part_bytes}")
-        self._folder, self._store, self.part_seconds, self._index = folder, store, part_seconds, index
+        self._folder, self._store, self._index = folder, store, index
         row_bytes = KEY_BYTES + store.width * np.dtype(DTYPES[store.dtype]).itemsize
         self._part_rows = max(1, part_bytes // (row_bytes + 4 * (store.dtype == "int8")))
         self._exit = ExitStack()
@@ -149,7 +148,7 @@ class StoreWriter:
             part = slice(start, start + self._part_rows - self._moments.count)
             self._take(words[part], vectors[part], values[part], None if scale is None else scale[part])
             start = part.stop
-            if self._moments.count == self._part_rows or time.monotonic() - self._since > self.part_seconds:
+            if self._moments.count == self._part_rows or time.monotonic() - self._since > PART_SECONDS:
                 self.flush()
 
     def _take(self, words: np.ndarray, vectors: np.ndarray, values: np.ndarray, scale: np.ndarray | None) -> None:
@@ -193,8 +192,6 @@ class StoreWriter:
             self._usable = False
             if self._index:
                 opened = functools.partial(open_part, self._folder, store=self._store)
-                from distilvec.store.index import build_index
-
                 build_index(self._folder, SIGNAL, lambda: scan_parts(self._folder, SIGNAL, opened)[0])
 
     def __enter__(self) -> StoreWriter:
