@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from distilvec.errors import DataError
+from distilvec.store.codec import BEYOND
 from distilvec.store.index import Part
 from distilvec.store.keyed import KeyedParts
 from distilvec.store.layout import KEY_BYTES, add_signal, key_words, read_format, read_signals
@@ -23,8 +24,6 @@ from distilvec.store.part import PART_SECONDS, BadPart, open_file, view, write_f
 from distilvec.store.scan import clean_up
 
 _TYPES = {"float16": (pa.float16(), np.float16), "float32": (pa.float32(), np.float32), "int32": (pa.int32(), np.int32)}
-#: From here on float16 rounds to infinity.
-_BEYOND = 65520.0
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ def _fitting(values: np.ndarray, dtype: str, signal: str) -> np.ndarray:
     largest, wrong = np.abs(values).max(initial=0), ""
     if 0 < largest < 2.0**-14:
         wrong = f"{signal} has no value above {largest:.4g}, float16 begins at 6.1e-05"
-    elif largest >= _BEYOND:
+    elif largest >= BEYOND:
         wrong = f"{signal} has a value of {largest:.4g}, float16 ends at 65504"
     if wrong:
         raise DataError(

@@ -16,7 +16,7 @@ import numpy as np
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import locked
-from distilvec.store.codec import pack, unpack
+from distilvec.store.codec import misfit, pack, unpack
 from distilvec.store.index import build_index
 from distilvec.store.layout import (
     DTYPES,
@@ -134,14 +134,10 @@ class StoreWriter:
                 f"expected vectors [{len(words)}, {self._store.width}], found {list(vectors.shape)}",
                 where=str(self._folder),
             )
-        finite = np.isfinite(vectors).all(axis=1)
-        if not finite.all():
-            row = int(np.flatnonzero(~finite)[0])
-            raise DataError(
-                f"{np.count_nonzero(~finite)} of {len(vectors)} vectors have values that are not finite",
-                where=f"row {row}, key {keys[row].tobytes().hex()}",
-            )
         # Checked as a whole before the first row is taken over.
+        if (wrong := misfit(vectors, self._store.dtype)) is not None:
+            place = f"row {wrong.row}, key {keys[wrong.row].tobytes().hex()}"
+            raise DataError(f"a vector has {wrong.what}", where=place, remedy=wrong.remedy)
         values, scale = pack(vectors, self._store.dtype)
         start = 0
         while start < len(words):
