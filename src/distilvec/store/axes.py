@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Texts that the axes are fitted to, evenly spaced over those that are taught.
 FITTED_TO = 512
+#: Names of the files that keep them.
+AXES = "axes-tokens-*.safetensors"
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,7 @@ def axes_of(folder: Path) -> dict[int, TokenAxes]:
     Raises:
         DataError: a damaged file.
     """
-    files = sorted(folder.glob("axes-tokens-*.safetensors"))
-    return {int(file.stem.removeprefix("axes-tokens-")): _read(file) for file in files}
+    return {int(file.stem.removeprefix("axes-tokens-")): _read(file) for file in sorted(folder.glob(AXES))}
 
 
 def settle_axes(folder: Path, teacher: Teacher, texts: Sequence[str], wanted: Wanted) -> dict[int, TokenAxes]:
