@@ -11,6 +11,7 @@ import numpy.typing as npt
 from distilvec.evenly import evenly_spaced
 from distilvec.indexes.rows import Marks, Rows, cosines, nearest_rows
 from distilvec.indexes.variants import IndexVariant, Reader, Vectors
+from distilvec.judging.tasks import unit
 
 #: Rows that a cause is tried on before all are.
 PROBE = 24
@@ -135,18 +136,12 @@ def same_texts(sample: IndexSample, seed: int = 0) -> float | None:
     if count < _FEWEST_TO_COMPARE:
         return None
     upper = np.triu_indices(count, k=1)
-    stored, read = (_products(each) for each in (probe.stored, probe.read))
+    stored, read = (np.asarray(unit(each) @ unit(each).T, np.float64) for each in (probe.stored, probe.read))
     correlation = _correlation(stored[upper], read[upper])
     random = np.random.default_rng(seed)
     orders = (random.permutation(count) for _ in range(_DRAWS))
     by_chance = max(_correlation(stored[np.ix_(order, order)][upper], read[upper]) for order in orders)
     return correlation if correlation > max(by_chance, 0.0) else None
-
-
-def _products(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    long = np.asarray(vectors, np.float64)
-    long = long / np.maximum(np.linalg.norm(long, axis=1, keepdims=True), 1e-12)
-    return np.asarray(long @ long.T)
 
 
 def _correlation(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:

@@ -22,6 +22,7 @@ from distilvec.indexes.causes import Cause, Causes, IndexSample, same_texts
 from distilvec.indexes.findings import FALSE_ALARMS, REMEDIES, Finding, IndexCheck
 from distilvec.indexes.rows import BROKEN, EMPTY, Marks, Rows, cosines, in_words, located, ranges, spread, unusable
 from distilvec.indexes.variants import IndexVariant, Reader
+from distilvec.judging.tasks import unit
 from distilvec.progress import at_work
 from distilvec.teachers.vector_files import read_vectors
 
@@ -251,8 +252,7 @@ class _Check:
         return [Finding("normalisation", f"{told} {what}.", REMEDIES["normalisation"], self._share(off), rows, exact)]
 
     def _measure(self, places: Rows, read: npt.NDArray[np.floating]) -> None:
-        stored = np.linalg.norm(np.asarray(self._sample.stored[places], np.float64), axis=1)
-        self._lengths[places] = stored / np.maximum(np.linalg.norm(np.asarray(read, np.float64), axis=1), 1e-12)
+        self._lengths[places] = _relative_lengths(self._sample.stored[places], read)
 
     def _where(self, places: Rows, same: Callable[[IndexSample], Marks]) -> tuple[list[tuple[int, int]], bool]:
         """The stretches of rows that are as wrong as these, and whether these are all of them.
@@ -271,7 +271,8 @@ class _Check:
 
         def is_wrong(rows: Rows) -> Marks:
             looked = self._look(rows)
-            marks = (cosines(looked.read, looked.stored) < self._least) | _other_length(looked)
+            lengths = _relative_lengths(looked.stored, looked.read)  # 0 of those without a vector
+            marks = (cosines(looked.read, looked.stored) < self._least) | (np.abs(lengths - 1) > _LENGTH)
             return np.asarray(marks & same(looked) if touching else marks)
 
         blocks = located(self._sample.rows, wrong, is_wrong)
@@ -308,10 +309,10 @@ class _Check:
         return len(places) / len(self._sample.rows)
 
 
-def _other_length(looked: IndexSample) -> Marks:
-    """bool [m], whether vectors have another length than the model's; those without a vector have."""
-    stored = np.linalg.norm(np.asarray(looked.stored, np.float64), axis=1)
-    return np.asarray(np.abs(stored / np.maximum(np.linalg.norm(looked.read, axis=1), 1e-12) - 1) > _LENGTH)
+def _relative_lengths(stored: npt.NDArray[np.floating], read: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """float64 [m], the lengths of stored vectors divided by those of the model's."""
+    a, b = (np.linalg.norm(np.asarray(each, np.float64), axis=1) for each in (stored, read))
+    return np.asarray(a / np.maximum(b, 1e-12))
 
 
 def _damaged(marks: Marks, what: str) -> list[Finding]:
@@ -333,12 +334,11 @@ def _width(reader: Reader, stored: npt.NDArray[np.floating], read: npt.NDArray[n
 
 def _passes(sample: IndexSample, least: float) -> float:
     """Share of pairs of a text and another text's vector that are over the threshold; equal texts are no pairs."""
-    a, b = (np.asarray(each, np.float64) for each in (sample.read[:500], sample.stored[:500]))
-    a, b = (each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-12) for each in (a, b))
+    products = unit(sample.read[:500]) @ unit(sample.stored[:500]).T
     first: dict[str, int] = {}
     names = np.array([first.setdefault(text, row) for row, text in enumerate(sample.texts[:500])])
     others = names[:, None] != names[None, :]
-    return float((a @ b.T >= least)[others].mean()) if others.any() else 1.0
+    return float((products >= least)[others].mean()) if others.any() else 1.0
 
 
 def _notes(texts: Sequence[str]) -> list[str]:
