@@ -13,7 +13,7 @@ from pathlib import Path
 
 from distilvec.corpus.forms import ONE_A_LINE, check_form, check_not_a_table, looks_like, remedy_of
 from distilvec.corpus.opening import COMPRESSED, Line, lines, opened
-from distilvec.corpus.rows import Row, excerpt
+from distilvec.corpus.rows import Row, excerpt, refuse_repeated
 from distilvec.errors import DataError, DistilvecError
 
 logger = logging.getLogger(__name__)
@@ -210,7 +210,8 @@ def _table_rows(
             _need_header(header, row, path)
             yield row
         elif not header:
-            header = _header(fields, str(path))
+            header = [field.strip() for field in fields]
+            refuse_repeated([name for name in header if name], f"{path}, line 1")
         else:
             if not told and (why := doubt(content, fields, len(header))):
                 logger.warning("%s, line %d: %s", path, number, why)
@@ -342,11 +343,3 @@ def _csv_fields(record: str) -> list[str] | None:
     except csv.Error:
         return None
     return records[0] if len(records) == 1 else None
-
-
-def _header(fields: list[str], file: str) -> list[str]:
-    names = [field.strip() for field in fields]
-    twice = sorted({name for name in names if name and names.count(name) > 1})
-    if twice:
-        raise DataError(f'two columns are called "{twice[0]}"', where=f"{file}, line 1")
-    return names
