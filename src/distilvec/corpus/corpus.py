@@ -193,7 +193,8 @@ def read_corpus(
 
     Args:
         source: a .txt (one text a line), .csv, .tsv, .json, .jsonl or .ndjson (each also .gz or .zst) or .parquet file;
-            a folder of them; "hub:NAME[@CONFIG][:SPLIT]"; a `datasets` data set; a list of texts or of dictionaries.
+            a folder of them; "hub:NAME[@CONFIG][:SPLIT]"; a `datasets` data set, or the folder of a saved one; a list
+            of texts or of dictionaries.
             Images: a folder of image files, however deep; .npz; or columns (bytes, paths, data URIs) or lists of them.
             Molecules: .smi (a SMILES a line, then white space and a name or nothing), or columns or lists of SMILES.
         folder: where the prepared corpus goes; other files in it are left alone.
@@ -299,11 +300,7 @@ def _prepare(
 def _read_all(
     source: Source, writer: CorpusWriter, rejections: Rejections, wanted: ColumnNames, limit: int | None
 ) -> int:
-    """Pass every row of the source through the audit to the writer; returns how many there were.
-
-    Raises:
-        DataError: nothing usable, or nothing left to train on.
-    """
+    """Pass every row of the source through the audit to the writer; returns how many there were."""
     read, expected = 0, source.expected()
     total = expected if limit is None or expected is None else min(limit, expected)
     ticker = Ticker(f"reading {Path(source.name).name}", "rows", kept=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError
-from distilvec.files import checksum_of, read_small, temporary
+from distilvec.files import checksum_of, read_small, temporary, writing
 from distilvec.folders import reserve
 from distilvec.system_errors import REMEDIES, disk_problems, system_problem
 
@@ -32,12 +32,10 @@ def new_files(folder: Path) -> Iterator[Path]:
     """
     with ExitStack() as stack:
         try:
-            try:
+            with writing("corpus", folder):
                 folder.mkdir(parents=True, exist_ok=True)
                 partial = stack.enter_context(temporary(folder))
                 partial.mkdir()
-            except OSError as error:
-                raise system_problem(error, "the corpus cannot be written", folder) from error
             yield partial
         except OSError as error:
             own = error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(folder)
@@ -58,8 +56,8 @@ def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
     new = partial / MANIFEST
     reserve(folder, "corpus", [MANIFEST, *sizes], more=True)
     _write_manifest(new, {"format": FORMAT, **manifest, "files": sizes, "checksums": sums})
-    try:
-        digest = manifest["source"]["digest"]
+    digest = manifest["source"]["digest"]
+    with writing("corpus", folder):  # a folder may have the name of one of the files
         if digest is None or source_digest(folder) != digest:
             # Killed between two moves, a mixture of old and new must not pass for a corpus. Where the source is the
             # same, so are the files, and a process that prepares it at the same time may be opening them now.
@@ -67,8 +65,6 @@ def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
         for file in files:
             os.replace(file, folder / file.name)
         os.replace(new, folder / MANIFEST)
-    except OSError as error:  # a folder has the name of one of them
-        raise system_problem(error, "the corpus cannot be written", folder) from error
 
 
 def _write_manifest(file: Path, manifest: dict[str, Any]) -> None:
@@ -123,11 +119,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _verify(folder: Path, manifest: dict[str, Any], remedy: str) -> None:
-    """Compare the checksums of files that were written or copied since they last agreed, by the time of that.
-
-    Raises:
-        DataError: a file is damaged.
-    """
+    """Compare the checksums of files that were written or copied since they last agreed, by the time of that."""
     changed = False
     for name, known in manifest.get("checksums", {}).items():  # a corpus of before there were any has none
         file = folder / name

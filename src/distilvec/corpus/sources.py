@@ -49,12 +49,9 @@ def find_source(
     """Make out what was given.
 
     Args:
-        source: a file (see `readers`), a folder of such files or of a saved data set, "hub:NAME[@CONFIG][:SPLIT]",
-            a `datasets` data set, or anything that iterates over texts or mappings. Of images also a folder of image
-            files, and a list of paths, bytes, arrays or Pillow images.
-        modality: of the items. None: images in a folder of image files and in .npz, molecules in .smi, else texts.
+        source, revision: as for `read_corpus`; also a folder of a saved data set.
+        modality: of the items, see `ColumnOptions`.
         folder: where rows of the hub are kept until all have come; None = nowhere.
-        revision: of a data set of the hub: a commit, branch or tag; None = its newest.
 
     Raises:
         DistilvecError: it is none of these, may be read as images and as texts, or has no revisions.
