@@ -220,12 +220,7 @@ class _Maps:
     """Fits maps to rows and judges them by held-out ones.
 
     Args:
-        encode: the new model.
-        vectors: [n, D], the old index.
-        texts: of its rows.
-        order: int64, all different rows in random order: report rows, choice rows, others.
-        held: how many of each.
-        seed: of the residual network.
+        order: all different rows in random order: `held` report rows, as many choice rows, others.
     """
 
     def __init__(

@@ -132,16 +132,7 @@ def threshold(reader: Reader, texts: Sequence[str], read: npt.NDArray[np.floatin
 
 
 class _Check:
-    """One check: which rows fit, and what is wrong with the others.
-
-    Args:
-        reader: the model.
-        vectors: [n, D].
-        texts: of all rows.
-        sample: the rows that are looked at.
-        least: cosine from which on a row fits.
-        usable: bool [n], rows that hold a vector.
-    """
+    """One check: which rows of the sample fit, and what is wrong with the others; `usable` rows hold a vector."""
 
     def __init__(
         self,
