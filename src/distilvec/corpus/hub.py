@@ -82,7 +82,6 @@ def stream(
     """The rows of a data set, from those that are kept and then from the hub.
 
     Args:
-        address: what is read.
         columns: that are wanted; others are not kept, and of parquet files not fetched.
         prepare: changes the data set before it is read.
         folder: where rows are kept; None = nowhere.

@@ -73,7 +73,6 @@ def given_rows(source: Any, limit: int | None = None) -> Iterator[Any]:
 
     Args:
         source: list or generator of texts or mappings, frame of pandas or polars, Arrow table, data set.
-        limit: at most so many.
 
     Raises:
         DistilvecError: it is nothing of the kind, names of files, or has no end that is known of.

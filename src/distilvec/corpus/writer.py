@@ -34,9 +34,7 @@ class CorpusWriter:
 
     Args:
         folder: empty.
-        wanted: decides which columns there are.
         holdout: share of items kept out of training.
-        rejections: told of duplicates.
     """
 
     def __init__(self, folder: Path, wanted: ColumnNames, holdout: float, rejections: Rejections) -> None:

@@ -27,11 +27,7 @@ _BLOCK = 8192
 
 
 class PairMoments:
-    """Sums over pairs of rows, in float64: what a linear map is fitted to, however many rows there were.
-
-    Attributes:
-        count: rows seen.
-    """
+    """Sums over `count` pairs of rows, in float64: what a linear map is fitted to, however many rows there were."""
 
     def __init__(self, width: int, target: int) -> None:
         self.count = 0

@@ -88,16 +88,12 @@ def grouped(depths: np.ndarray, room: int) -> Iterator[np.ndarray]:
         start = stop
 
 
+@dataclass(frozen=True)
 class Chooser:
-    """Applies the filters of a mining section.
+    """Applies the filters of a mining section to the nearest of all documents that can be negatives."""
 
-    Args:
-        documents: all that can be negatives.
-        section: the filters.
-    """
-
-    def __init__(self, documents: Vectors, section: MiningSection) -> None:
-        self.documents, self.section = documents, section
+    documents: Vectors
+    section: MiningSection
 
     def depth(self, asked: Asked) -> int:
         """Return how many of the nearest documents have to be known."""

@@ -44,8 +44,6 @@ class StoreWriter:
     block: what has been added is kept. Only a kill loses anything, at most the part in memory.
 
     Args:
-        folder: the store.
-        store: what store.json says.
         name: of this writer; letters, digits, dot, dash, underscore. None takes a free one.
         part_bytes: size of a part, at most 256 MiB.
         index: bring the table of keys up to date when it closes.
