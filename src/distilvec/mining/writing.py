@@ -48,7 +48,8 @@ class PairsWriter:
     def block(self, side: Side, chosen: np.ndarray, found: Chosen) -> None:
         """The pairs of a block."""
         result, there = self.result, found.numbers >= 0
-        result.count(found.taken)
+        for name, number in found.taken.items():
+            result.taken[name] = result.taken.get(name, 0) + number
         result.candidates += found.candidates
         counts = there.sum(1)
         result.whole += int((counts == there.shape[1]).sum())

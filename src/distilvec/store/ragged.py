@@ -117,11 +117,7 @@ class RaggedSignal(KeyedParts[RaggedPart]):
 
 
 def _fitting(values: np.ndarray, dtype: str, signal: str) -> np.ndarray:
-    """Values [n, width] in the stored dtype, which has no scales here: some zeros are right, an item of them is not.
-
-    Raises:
-        DataError: float16 cannot hold them.
-    """
+    """Values [n, width] in the stored dtype, which has no scales here: some zeros are right, an item of them is not."""
     if dtype != "float16":
         return values
     largest, wrong = np.abs(values).max(initial=0), ""
