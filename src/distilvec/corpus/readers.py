@@ -207,7 +207,8 @@ def _table_rows(
     for number, content, fields in records:
         if isinstance(fields, str):
             row = Row(str(path), number, excerpt(content.encode("utf-8", "surrogateescape")), fields)
-            _need_header(header, row, path)
+            if not header and fields != "empty":
+                raise _no_header(row, path)
             yield row
         elif not header:
             header = [field.strip() for field in fields]
@@ -249,18 +250,15 @@ def _is_quoted(field: str) -> bool:
     return len(field) > 1 and field[0] == field[-1] == '"' and '""' in inner and '"' not in inner.replace('""', "")
 
 
-def _need_header(header: list[str], row: Row, path: Path) -> None:
-    """Refuse a table whose first line is faulty: the one after it is no header."""
-    fault = row.fault
-    if header or fault in (None, "empty"):
-        return
+def _no_header(row: Row, path: Path) -> DataError:
+    """The error of a table whose first line is faulty: the one after it is no header."""
     if kind := looks_like(row.value):
-        raise DataError(f"it is not a {path.suffix} file", where=str(path), remedy=f"Give it the suffix {kind}.")
+        return DataError(f"it is not a {path.suffix} file", where=str(path), remedy=f"Give it the suffix {kind}.")
     encoding = f"Convert it: iconv -f windows-1252 -t utf-8 {path.name} > converted-{path.name}"
-    raise DataError(
-        f"the line with the names of the columns is {fault}",
+    return DataError(
+        f"the line with the names of the columns is {row.fault}",
         where=str(path),
-        remedy=encoding if fault == "not UTF-8" else "Mend the first line.",
+        remedy=encoding if row.fault == "not UTF-8" else "Mend the first line.",
     )
 
 

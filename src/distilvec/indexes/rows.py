@@ -15,7 +15,7 @@ Rows = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
 #: Rows of an index that are looked at together, and vectors that are searched for at a time: an index may have millions
 #: of rows, and all of them may be asked.
-BLOCK, _ASKED = 8192, 4096
+BLOCK, _ASKED = 8192, 1024
 #: What `unusable` finds.
 BROKEN, EMPTY = "NaN, infinity or numbers beyond float32", "nothing but zeros"
 #: More changes than that between right and wrong rows are no blocks.
