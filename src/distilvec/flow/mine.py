@@ -258,7 +258,7 @@ def _searched(
         def progress(share: float, done: int = done, size: int = len(rows)) -> None:
             told(done + int(share * size))
 
-        met = nearest(asked.vectors, side.documents, chooser.depth(asked), progress=progress, stop=stop)
+        met = nearest(asked.vectors, side.documents, int(depths[rows].max()), progress=progress, stop=stop)
         if met is None:
             return None
         found.append(chooser.choose(asked, *met, tries[rows]))

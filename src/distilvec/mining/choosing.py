@@ -35,11 +35,6 @@ class Asked:
     own: np.ndarray
     barred: np.ndarray
 
-    @property
-    def most(self) -> int:
-        """The most documents that one query can lose, as answers or as barred ones."""
-        return self.barred.shape[1] + int(np.bincount(self.rows, minlength=1).max())
-
 
 @dataclass
 class Chosen:
@@ -94,10 +89,6 @@ class Chooser:
 
     documents: Vectors
     section: MiningSection
-
-    def depth(self, asked: Asked) -> int:
-        """Return how many of the nearest documents have to be known."""
-        return min(self.section.ranks[1] + asked.most, len(self.documents))
 
     def tries(self, queries: int, draw: np.random.Generator) -> np.ndarray:
         """int64 [Q, n], documents drawn at random for each query, each once; -1 where one was drawn again."""
