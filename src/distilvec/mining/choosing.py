@@ -214,10 +214,12 @@ def _first(
     alive: np.ndarray, count: int, scores: np.ndarray, numbers: np.ndarray, ranks: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What is alive, at most `count` in a row, as [Q, count] from the left; behind it NaN, -1 and 0."""
-    size = len(alive), count
-    found = np.full(size, np.nan, np.float32), np.full(size, -1, np.int64), np.zeros(size, np.int64)
     rows, columns = alive.nonzero()
     at = alive.cumsum(1)[rows, columns] - 1
-    for table, values in zip(found, (scores, numbers, ranks), strict=True):
+
+    def placed(values: np.ndarray, nothing: float, dtype: type) -> np.ndarray:
+        table: np.ndarray = np.full((len(alive), count), nothing, dtype)
         table[rows, at] = values[rows, columns]
-    return found
+        return table
+
+    return placed(scores, np.nan, np.float32), placed(numbers, -1, np.int64), placed(ranks, 0, np.int64)
