@@ -12,8 +12,9 @@ _SMALL = 2.0**-10
 
 
 class Misfit(NamedTuple):
-    """The first of some vectors that cannot be stored: its row, what it has, and what to do about it."""
+    """How many of some vectors cannot be stored, the row of the first, what it has, and what to do about it."""
 
+    count: int
     row: int
     what: str
     remedy: str
@@ -27,9 +28,11 @@ def misfit(vectors: np.ndarray, dtype: str) -> Misfit | None:
         return None
     row = int(wrong[0])
     if not np.isfinite(largest[row]):
-        return Misfit(row, "values that are not finite", "Try the teacher in float32, or leave the item out.")
+        return Misfit(
+            len(wrong), row, "values that are not finite", "Try the teacher in float32, or leave the item out."
+        )
     what = f"a value of {largest[row]:.4g}, float16 ends at 65504"
-    return Misfit(row, what, "Keep this teacher's vectors in float32 (storage: float32 in a recipe).")
+    return Misfit(len(wrong), row, what, "Keep this teacher's vectors in float32 (storage: float32 in a recipe).")
 
 
 def pack(vectors: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray | None]:
