@@ -14,7 +14,7 @@ _SMALL = 2.0**-10
 class Misfit(NamedTuple):
     """How many of some vectors cannot be stored, the row of the first, what it has, and what to do about it."""
 
-    count: int
+    number: int
     row: int
     what: str
     remedy: str

@@ -135,7 +135,7 @@ class StoreWriter:
         # Checked as a whole before the first row is taken over.
         if (wrong := misfit(vectors, self._store.dtype)) is not None:
             place = f"row {wrong.row}, key {keys[wrong.row].tobytes().hex()}"
-            told = f"{wrong.count} of {len(vectors)} vectors have {wrong.what}"
+            told = f"{wrong.number} of {len(vectors)} vectors have {wrong.what}"
             raise DataError(told, where=place, remedy=wrong.remedy)
         values, scale = pack(vectors, self._store.dtype)
         start = 0
