@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from attacking.mutate import TEXTS, spoil_bytes, spoil_tree, wild
 
@@ -182,11 +183,7 @@ WRITERS: dict[str, Callable[[list[dict[str, Any]], random.Random], bytes]] = {
 
 
 def _zst(data: bytes) -> bytes:
-    try:
-        import zstandard
-    except ImportError:
-        return data
-    return zstandard.ZstdCompressor(level=1).compress(data)
+    return pa.compress(data, "zstd", asbytes=True)
 
 
 def _bomb(rng: random.Random, file: Path) -> tuple[Path, bytes]:

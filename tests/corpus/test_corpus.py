@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from distilvec.corpus import Corpus, content_key, content_keys, read_corpus
-from distilvec.corpus.key_set import SeenKeys
+from distilvec.corpus.keys import SeenKeys
 from distilvec.errors import DataError, EnvironmentProblem
 
 

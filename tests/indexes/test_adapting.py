@@ -151,7 +151,7 @@ def test_queries_from_files(sentences: list[str], tmp_path: Path) -> None:
     with pytest.raises(DataError, match="query_vectors: .* 4 numbers.* 5"):
         read_queries(file, np.eye(3, 4), sentences, 5)
     file.write_text("not json\n")
-    with pytest.raises(DataError, match=r"queries\.jsonl:1"):
+    with pytest.raises(DataError, match=r"queries\.jsonl, line 1"):
         read_queries(file, None, sentences, 4)
     with pytest.raises(DistilvecError, match="folder"):
         read_queries(tmp_path, None, sentences, 4)

@@ -125,7 +125,7 @@ def test_filters_keep_what_one_document_after_the_other_keeps(
     asked, vectors = block()
     section, held = MiningSection(**options), Held(vectors)
     chooser = Chooser(held, section)
-    met = nearest(asked.vectors, held, chooser.depth(asked))
+    met = nearest(asked.vectors, held, len(held))
     assert met is not None
     none = chooser.tries(len(asked.vectors), np.random.default_rng(0))
     found = chooser.choose(asked, *met, none)
@@ -148,7 +148,7 @@ def test_random_ones_pass_the_filters_and_stand_last() -> None:
     asked, vectors = block()
     section = MiningSection(negatives=5, random=0.4, relative_margin=0.3, duplicates=0.5)
     chooser = Chooser(Held(vectors), section)
-    met = nearest(asked.vectors, chooser.documents, chooser.depth(asked))
+    met = nearest(asked.vectors, chooser.documents, len(chooser.documents))
     assert met is not None
 
     def drawn(seed: int) -> Chosen:

@@ -128,7 +128,7 @@ def test_teaching_reads_what_has_changed_and_nothing_else(
         return open(file, *args)
 
     names = taught(tmp_path / "store", filling).parts
-    monkeypatch.setattr("distilvec.store.part.open", open_and_note, raising=False)
+    monkeypatch.setattr("distilvec.corpus.files.open", open_and_note, raising=False)
     assert SignalStore.open(tmp_path / "store").verify(changed=True) == [] and not read
     copied = Path(shutil.copytree(tmp_path / "store", tmp_path / "copy", copy_function=shutil.copyfile))
     assert SignalStore.open(copied).verify(changed=True) == [] and read == names
@@ -217,7 +217,7 @@ def test_part_that_cannot_be_read_now_is_not_set_aside(
         elif what == "file":
             patch.setattr("pyarrow.memory_map", refuse)
         else:
-            patch.setattr("distilvec.store.part.open", refuse, raising=False)
+            patch.setattr("distilvec.corpus.files.open", refuse, raising=False)
         if what == "bytes":
             store.verify()
         SignalStore.open(tmp_path)

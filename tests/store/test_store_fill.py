@@ -214,7 +214,7 @@ def test_vectors_are_taken_as_a_whole_or_not_at_all(tmp_path: Path, filling: Mod
         infinite[9, 0], large[9, 0] = np.inf, 1e5
         with pytest.raises(DataError, match=r"^row 9, key .*\b1 of 10\b"):
             writer.add(keys, infinite)
-        with pytest.raises(DataError, match=r"^row 9 .*float16.*65504.*storage: float32"):
+        with pytest.raises(DataError, match=r"^row 9, key .*float16.*65504.*storage: float32"):
             writer.add(keys, large)
         assert writer.parts == []
         lent_keys, lent_vectors = keys.copy(), vectors.copy()
@@ -227,24 +227,26 @@ def test_vectors_are_taken_as_a_whole_or_not_at_all(tmp_path: Path, filling: Mod
     )
 
 
-def test_a_part_is_written_when_it_is_old(tmp_path: Path, filling: ModuleType) -> None:
-    from distilvec.store import StoreWriter
-
+def test_a_part_is_written_when_it_is_old(tmp_path: Path, filling: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distilvec.store.writer.PART_SECONDS", 0.0)
     texts = filling.texts(20)
     store = SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
-    with StoreWriter(tmp_path, store._format, "w", part_seconds=0.0) as writer:
+    with store.writer("w") as writer:
         for text in texts[:3]:
             writer.add(filling.keys([text]), filling.vectors([text]))
             assert not SignalStore.open(tmp_path).missing(filling.keys([text])).any()
 
 
-def test_a_part_of_token_signals_is_written_when_it_is_old(tmp_path: Path, filling: ModuleType) -> None:
+def test_a_part_of_token_signals_is_written_when_it_is_old(
+    tmp_path: Path, filling: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ids are small: a part of them takes far longer to be full than one of states, and a text needs both."""
     from distilvec.store import RaggedSignal
 
+    monkeypatch.setattr("distilvec.store.ragged.PART_SECONDS", 0.0)
     SignalStore.create(tmp_path, filling.CARD, filling.WIDTH)
     signal = RaggedSignal.create(tmp_path, "tokenids", 1, "int32")
-    writer = signal.writer("w", 1 << 20, part_seconds=0.0)
+    writer = signal.writer("w", 1 << 20)
     for text in filling.texts(3):
         writer.add(filling.keys([text]), [np.ones((4, 1), np.int32)])
         assert not RaggedSignal(tmp_path, "tokenids").missing(filling.keys([text])).any()

@@ -16,7 +16,6 @@ EXTRAS = {
     "molecules": (("rdkit", "torch-geometric"), "students and teachers of molecules"),
     "lora": (("peft",), "`distilvec finetune --lora` and `student.lora`"),
     "mteb": (("mteb",), "benchmarks by name"),
-    "zstd": (("zstandard",), "corpora compressed with zstd"),
     "serve": (("starlette", "uvicorn"), "`distilvec serve`"),
     "writing": (("rouge-score",), "ROUGE-L of students that write"),
     "ray": (("ray",), "`distilvec teach --engine ray`"),

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import TextIOBase
 from typing import Any
@@ -134,21 +134,16 @@ def check(row: Row, wanted: ColumnNames) -> Item:
         item.components = item.components or (read is not None and read.several)
     if wanted.joint:
         item.texts = item.identities = [join_pair(*(text for text in item.texts if text is not None))]
-    return _described(item, value, wanted)
+    item.teacher_text = _teacher_text(value.get(wanted.teacher_text), wanted) if wanted.teacher_text else None
+    item.label = _label(value.get(wanted.label)) if wanted.label else None
+    item.domain = _domain(value.get(wanted.domain)) if wanted.domain else None
+    item.role = _role(value.get(wanted.role)) if wanted.role else None
+    return item
 
 
 def _left_out(value: Any, place: int) -> bool:
     """Negatives are optional: data sets of triplets often lack some."""
     return place >= 2 and (_absent(value) or (isinstance(value, str) and is_blank(value)))
-
-
-def _described(item: Item, fields: Mapping[Any, Any], wanted: ColumnNames) -> Item:
-    """Add what the other columns say."""
-    item.teacher_text = _teacher_text(fields.get(wanted.teacher_text), wanted) if wanted.teacher_text else None
-    item.label = _label(fields.get(wanted.label)) if wanted.label else None
-    item.domain = _domain(fields.get(wanted.domain)) if wanted.domain else None
-    item.role = _role(fields.get(wanted.role)) if wanted.role else None
-    return item
 
 
 def clean_text(value: Any, longest: int, *, joint: bool = False) -> str:
@@ -257,21 +252,12 @@ class Rejections:
 
 def percentiles(counts: Counter[int]) -> dict[str, float]:
     """Statistics of values given as value -> how often."""
-    total = sum(counts.values())
-    if not total:
+    if not counts:
         return {}
-    ordered = sorted(counts.items())
-    statistics: dict[str, float] = {"min": ordered[0][0], "max": ordered[-1][0]}
-    statistics["mean"] = round(sum(value * count for value, count in ordered) / total, 1)
+    ordered = sorted(counts)
+    ends = np.cumsum([counts[value] for value in ordered])
+    statistics: dict[str, float] = {"min": ordered[0], "max": ordered[-1]}
+    statistics["mean"] = round(sum(value * count for value, count in counts.items()) / int(ends[-1]), 1)
     for share in (5, 50, 95, 99):
-        statistics[f"p{share}"] = _at(ordered, share / 100 * total)
+        statistics[f"p{share}"] = ordered[int(np.searchsorted(ends, share / 100 * ends[-1]))]
     return statistics
-
-
-def _at(ordered: Sequence[tuple[int, int]], rank: float) -> int:
-    seen = 0
-    for value, count in ordered:
-        seen += count
-        if seen >= rank:
-            return value
-    return ordered[-1][0]

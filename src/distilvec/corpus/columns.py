@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,10 +34,7 @@ class NumberColumn:
     def so_far(self) -> np.ndarray:
         """A view of what has been written, [n] or [n, width]."""
         self._out.flush()
-        shape = (self.rows,) if self.width is None else (self.rows, self.width)
-        return (
-            np.memmap(self.path, np.dtype(self.dtype), "r", shape=shape) if self.rows else np.zeros(shape, self.dtype)
-        )
+        return open_numbers(self.path.parent, self.name, self._described())
 
     def keep(self, chosen: np.ndarray) -> None:
         """Drop the rows that are not chosen, bool [n]."""
@@ -49,36 +46,25 @@ class NumberColumn:
     def close(self) -> dict[str, Any]:
         """Finish the file; returns what `open_numbers` needs."""
         self._out.close()
+        return self._described()
+
+    def _described(self) -> dict[str, Any]:
         return {"dtype": self.dtype, "shape": [self.rows] if self.width is None else [self.rows, self.width]}
 
-    def whole(self) -> dict[str, Any]:
-        """Finish the file, with 8-byte floats turned into integers, in place."""
+    def recode(self, recoded: Callable[[np.ndarray], np.ndarray], dtype: np.dtype) -> dict[str, Any]:
+        """Finish the file as `close` does, with other numbers of 8 bytes in place of those that were written."""
         self._out.close()
         values = np.memmap(self.path, np.dtype(self.dtype), "r+")
         for start in range(0, self.rows, _CHUNK):
             part = slice(start, start + _CHUNK)
-            values.view(np.int64)[part] = values[part].astype(np.int64)
+            values.view(dtype)[part] = recoded(values[part])
         values.flush()
-        self.dtype = "<i8"
-        return self.close()
-
-    def replace(self, table: np.ndarray) -> dict[str, Any]:
-        """Finish the file, with every code replaced by its entry in `table` [codes]; 8 bytes each, in place."""
-        self._out.close()
-        codes = np.memmap(self.path, np.dtype(self.dtype), "r+")
-        target = codes.view(table.dtype)
-        for start in range(0, self.rows, _CHUNK):
-            part = slice(start, start + _CHUNK)
-            target[part] = table[codes[part].astype(np.int64)]
-        codes.flush()
-        self.dtype = table.dtype.str
-        return self.close()
+        self.dtype = dtype.str
+        return self._described()
 
 
-def open_numbers(folder: Path, name: str, described: dict[str, Any] | None) -> np.ndarray | None:
-    """A read-only view of a column that costs no memory; None where the corpus does not have it."""
-    if described is None:
-        return None
+def open_numbers(folder: Path, name: str, described: dict[str, Any]) -> np.ndarray:
+    """A read-only view of a column that costs no memory."""
     shape = tuple(described["shape"])
     if not all(shape):
         return np.zeros(shape, described["dtype"])
@@ -108,12 +94,13 @@ class NamedColumn:
         names = sorted(self._codes)
         table = np.zeros(len(names), np.int64)
         table[[self._codes[name] for name in names]] = np.arange(len(names))
-        return self._column.replace(table), names
+        return self._column.recode(table.__getitem__, table.dtype), names
 
-    def numbers(self) -> list[float] | None:
-        """The names as numbers in order of their codes.
+    def close_as_numbers(self) -> dict[str, Any] | None:
+        """The description, with numbers in place of the names: integers where all are whole.
 
-        None where one of them is no number, a code like 007 or 2024_01, or too long for one (more than 18 digits).
+        None, and nothing is finished, where one of the names is no number, a code like 007 or 2024_01, or too long for
+        one (more than 18 digits).
         """
         if any("_" in name for name in self._codes):
             return None
@@ -124,12 +111,11 @@ class NamedColumn:
         if odd and len(odd) <= len(self._codes) // 10:
             shown = ", ".join(f'"{name[:40]}"' for name in odd[:3])
             logger.warning("labels are numbers but for %s, so that all of them are taken as names of classes", shown)
-        return None if odd else [int(name) if _is_whole(name) else float(name) for name in self._codes]
-
-    def close_as_numbers(self, values: list[float]) -> dict[str, Any]:
-        """Finish with numbers in place of codes: integers where all are whole."""
-        whole = all(map(_is_whole, self._codes))
-        return self._column.replace(np.array(values, np.int64 if whole else np.float64))
+        if odd:
+            return None
+        numbers = [int(name) if _is_whole(name) else float(name) for name in self._codes]
+        table = np.array(numbers, np.int64 if len(whole) == len(numbers) else np.float64)
+        return self._column.recode(table.__getitem__, table.dtype)
 
 
 class LabelColumn:
@@ -177,13 +163,13 @@ class LabelColumn:
     def close(self) -> tuple[dict[str, Any] | None, list[str] | None]:
         """(description, names or None)."""
         if self._names is not None:
-            numbers = self._names.numbers()
-            return self._names.close() if numbers is None else (self._names.close_as_numbers(numbers), None)
+            described = self._names.close_as_numbers()
+            return self._names.close() if described is None else (described, None)
         if self._numbers is None:
             return None, None
-        if not self._whole:
-            return self._numbers.close(), None
-        return self._numbers.whole(), None
+        if self._whole:
+            return self._numbers.recode(lambda values: values.astype(np.int64), np.dtype(np.int64)), None
+        return self._numbers.close(), None
 
 
 def _number(label: str) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, Audit, Problem, Rejections, check, percentiles
 from distilvec.corpus.column_names import ColumnNames, ColumnOptions
 from distilvec.corpus.columns import ITEMS, TextColumn, open_numbers
-from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest
+from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest, source_digest
 from distilvec.corpus.keys import PAIR, canonical_keys, folded
 from distilvec.corpus.sources import Source, find_source
 from distilvec.corpus.split import USUAL_SHARE, share_for
@@ -63,14 +63,11 @@ class Corpus:
     def __init__(self, folder: Path, manifest: dict[str, Any], batches: Sequence[Any]) -> None:
         columns, names = manifest["columns"], manifest["names"]
 
-        def numbers(name: str) -> np.ndarray | None:
-            return open_numbers(folder, name, columns.get(name))
-
         def required(name: str) -> np.ndarray:
-            column = numbers(name)
-            if column is None:
-                raise KeyError(name)
-            return column
+            return open_numbers(folder, name, columns[name])
+
+        def numbers(name: str) -> np.ndarray | None:
+            return required(name) if name in columns else None
 
         self.folder = folder
         self.fingerprint: str = manifest["fingerprint"]
@@ -196,7 +193,8 @@ def read_corpus(
 
     Args:
         source: a .txt (one text a line), .csv, .tsv, .json, .jsonl or .ndjson (each also .gz or .zst) or .parquet file;
-            a folder of them; "hub:NAME[@CONFIG][:SPLIT]"; a `datasets` data set; a list of texts or of dictionaries.
+            a folder of them; "hub:NAME[@CONFIG][:SPLIT]"; a `datasets` data set, or the folder of a saved one; a list
+            of texts or of dictionaries.
             Images: a folder of image files, however deep; .npz; or columns (bytes, paths, data URIs) or lists of them.
             Molecules: .smi (a SMILES a line, then white space and a name or nothing), or columns or lists of SMILES.
         folder: where the prepared corpus goes; other files in it are left alone.
@@ -254,12 +252,10 @@ def _digest(source: Source, options: dict[str, Any]) -> str | None:
 
 def _reusable(folder: Path, digest: str | None) -> Corpus | None:
     """The corpus that an equal call left, if there is one and it is whole."""
-    try:
-        if digest is None or read_manifest(folder)["source"]["digest"] != digest:
-            return None
-        return Corpus.open(folder)
-    except (DataError, KeyError, TypeError):
-        return None
+    if digest is not None and source_digest(folder) == digest:
+        with contextlib.suppress(DataError):
+            return Corpus.open(folder)
+    return None
 
 
 def _prepare_split(
@@ -304,11 +300,7 @@ def _prepare(
 def _read_all(
     source: Source, writer: CorpusWriter, rejections: Rejections, wanted: ColumnNames, limit: int | None
 ) -> int:
-    """Pass every row of the source through the audit to the writer; returns how many there were.
-
-    Raises:
-        DataError: nothing usable, or nothing left to train on.
-    """
+    """Pass every row of the source through the audit to the writer; returns how many there were."""
     read, expected = 0, source.expected()
     total = expected if limit is None or expected is None else min(limit, expected)
     ticker = Ticker(f"reading {Path(source.name).name}", "rows", kept=False)

@@ -163,21 +163,12 @@ def _likely(source: bytes) -> Iterator[str]:
             yield text
 
 
-def _docstrings(node: ast.Module | ast.ClassDef, name: str) -> Iterator[tuple[str, str]]:
-    """(dotted name, docstring) of a module or class and of what is defined directly in it."""
-    own = _docstring(node)
-    if own:
-        yield name, own
-    for member in node.body:
-        if isinstance(member, ast.ClassDef):
-            yield from _docstrings(member, f"{name}.{member.name}")
-        elif isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
-            docstring = _docstring(member)
-            if docstring:
-                yield f"{name}.{member.name}", docstring
-
-
-def _docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
-    # Short ones cannot hold a summary and a description.
-    docstring = ast.get_docstring(node, clean=False)
-    return docstring if docstring and len(docstring) > _SHORTEST else None
+def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
+    """(dotted name, docstring) of a module, class or function, and of what is defined directly in the former two."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        docstring = ast.get_docstring(node, clean=False)
+        if docstring and len(docstring) > _SHORTEST:  # short ones cannot hold a summary and a description
+            yield name, docstring
+    if isinstance(node, ast.Module | ast.ClassDef):
+        for member in node.body:
+            yield from _docstrings(member, f"{name}.{getattr(member, 'name', '')}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError
-from distilvec.files import checksum_of, read_small, temporary
+from distilvec.files import checksum_of, read_small, temporary, writing
 from distilvec.folders import reserve
 from distilvec.system_errors import REMEDIES, disk_problems, system_problem
 
@@ -32,12 +32,10 @@ def new_files(folder: Path) -> Iterator[Path]:
     """
     with ExitStack() as stack:
         try:
-            try:
+            with writing("corpus", folder):
                 folder.mkdir(parents=True, exist_ok=True)
                 partial = stack.enter_context(temporary(folder))
                 partial.mkdir()
-            except OSError as error:
-                raise system_problem(error, "the corpus cannot be written", folder) from error
             yield partial
         except OSError as error:
             own = error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(folder)
@@ -54,20 +52,19 @@ def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
     """
     files = sorted(partial.iterdir())
     sizes = {file.name: file.stat().st_size for file in files}
-    sums = {file.name: {"checksum": _checksum(file), "modified": file.stat().st_mtime_ns} for file in files}
+    sums = {file.name: {"checksum": file_checksum(file), "modified": file.stat().st_mtime_ns} for file in files}
     new = partial / MANIFEST
     reserve(folder, "corpus", [MANIFEST, *sizes], more=True)
     _write_manifest(new, {"format": FORMAT, **manifest, "files": sizes, "checksums": sums})
-    try:
-        if not _same_source(folder, manifest):
+    digest = manifest["source"]["digest"]
+    with writing("corpus", folder):  # a folder may have the name of one of the files
+        if digest is None or source_digest(folder) != digest:
             # Killed between two moves, a mixture of old and new must not pass for a corpus. Where the source is the
             # same, so are the files, and a process that prepares it at the same time may be opening them now.
             (folder / MANIFEST).unlink(missing_ok=True)
         for file in files:
             os.replace(file, folder / file.name)
         os.replace(new, folder / MANIFEST)
-    except OSError as error:  # a folder has the name of one of them
-        raise system_problem(error, "the corpus cannot be written", folder) from error
 
 
 def _write_manifest(file: Path, manifest: dict[str, Any]) -> None:
@@ -75,17 +72,18 @@ def _write_manifest(file: Path, manifest: dict[str, Any]) -> None:
     file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def _checksum(file: Path) -> str:
+def file_checksum(file: Path) -> str:
+    """The checksum of a file's bytes, as corpora and stores write it down."""
     with open(file, "rb") as handle:
         return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
 
 
-def _same_source(folder: Path, manifest: dict[str, Any]) -> bool:
+def source_digest(folder: Path) -> str | None:
+    """Return what a prepared corpus says of its source and settings; None where no whole corpus says any."""
     try:
-        digest = read_manifest(folder)["source"]["digest"]
+        return read_manifest(folder)["source"]["digest"]
     except (DataError, KeyError, TypeError):
-        return False
-    return digest is not None and digest == manifest["source"]["digest"]
+        return None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -121,11 +119,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _verify(folder: Path, manifest: dict[str, Any], remedy: str) -> None:
-    """Compare the checksums of files that were written or copied since they last agreed, by the time of that.
-
-    Raises:
-        DataError: a file is damaged.
-    """
+    """Compare the checksums of files that were written or copied since they last agreed, by the time of that."""
     changed = False
     for name, known in manifest.get("checksums", {}).items():  # a corpus of before there were any has none
         file = folder / name
@@ -133,7 +127,7 @@ def _verify(folder: Path, manifest: dict[str, Any], remedy: str) -> None:
         if modified == known["modified"]:
             continue
         try:
-            agrees = _checksum(file) == known["checksum"]
+            agrees = file_checksum(file) == known["checksum"]
         except OSError as error:
             raise system_problem(error, "a file of the corpus cannot be read", file) from error
         if not agrees:

@@ -84,11 +84,7 @@ def check_form(start: bytes, path: Path) -> None:
 
 
 def check_line_ends(line: bytes, path: Path) -> None:
-    """Refuse a file whose first line has carriage returns within: if no line feed follows, or if the line has names.
-
-    Raises:
-        DataError: with the command that converts it.
-    """
+    """Refuse a file whose first line has carriage returns within: if no line feed follows, or if the line has names."""
     if b"\r" in line.strip() and (not line.endswith(b"\n") or {".csv", ".tsv"} & set(path.suffixes)):
         raise DataError(
             "the lines end in carriage returns alone (old Mac form)",
@@ -98,11 +94,7 @@ def check_line_ends(line: bytes, path: Path) -> None:
 
 
 def check_not_a_table(value: Any, path: Path) -> None:
-    """Refuse a file of one object that holds a whole table, as pandas' `to_json` writes it.
-
-    Raises:
-        DataError: with the ways to write rows.
-    """
+    """Refuse a file of one object that holds a whole table, as pandas' `to_json` writes it."""
     if not isinstance(value, Mapping) or not value:
         return
     cells = list(value.values())

@@ -82,7 +82,6 @@ def stream(
     """The rows of a data set, from those that are kept and then from the hub.
 
     Args:
-        address: what is read.
         columns: that are wanted; others are not kept, and of parquet files not fetched.
         prepare: changes the data set before it is read.
         folder: where rows are kept; None = nowhere.
@@ -107,20 +106,16 @@ def stream(
             return
         if number:
             logger.info("%s: %s rows are here already", address.text, f"{number:,}")
-        rows = _fetched(address, columns, prepare, kept)
-        while True:
-            try:
-                value = next(rows)
-            except StopIteration:
-                return
-            except (OSError, ValueError) as error:  # of which every connection error is one
-                raise EnvironmentProblem(
-                    f"the stream broke off after {number:,} rows ({error})",
-                    where=address.text,
-                    remedy="What has come is kept; the same command goes on from it.",
-                ) from error
-            number += 1
-            yield Row(address.text, number, value)
+        try:
+            for value in _fetched(address, columns, prepare, kept):
+                number += 1
+                yield Row(address.text, number, value)
+        except (OSError, ValueError) as error:  # of which every connection error is one
+            raise EnvironmentProblem(
+                f"the stream broke off after {number:,} rows ({error})",
+                where=address.text,
+                remedy="What has come is kept; the same command goes on from it.",
+            ) from error
 
 
 def forget(folder: Path, key: str, read: int) -> None:

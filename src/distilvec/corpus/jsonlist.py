@@ -19,8 +19,7 @@ def json_list(source: BinaryIO, name: str, longest: int) -> Iterator[Any]:
     """Yield the values of a JSON list. Bytes that are not UTF-8 keep lone surrogates, which the audit rejects.
 
     Args:
-        source: bytes of the file.
-        name: the file, for messages.
+        name: of the file, for messages.
         longest: characters of a value that are held at most.
 
     Raises:

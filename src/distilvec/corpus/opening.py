@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from distilvec.corpus.forms import check_form, check_line_ends
-from distilvec.errors import DataError, EnvironmentProblem, nearest
+from distilvec.errors import DataError, nearest
 from distilvec.system_errors import system_problem
 
 COMPRESSED = (".gz", ".zst")
 _BLOCK = 1 << 20
-# Two packed KiB unpack to at most 64 MiB or so, whatever a hostile file says.
-_PACKED = 1 << 11
 #: Of a line that is too long; beyond them it is none.
 _SKIPPED = 1 << 28
 #: Texts shrink to a fifth, much repeated ones to a fiftieth; what is small is not looked at.
@@ -62,16 +60,17 @@ def reading(path: Path) -> Iterator[None]:
         gone = f'this link leads nowhere ("{path.readlink()}")' if path.is_symlink() else ""
         what = gone or "there is no such file"
         raise DataError(what, where=str(path), remedy=None if gone else _neighbour(path)) from error
-    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeError, pa.ArrowException) as error:
-        raise DataError(
+    except (OSError, EOFError, zlib.error, UnicodeError, pa.ArrowException) as error:
+        number = getattr(error, "errno", None)
+        if number == errno.EISDIR:
+            raise DataError(f"the file cannot be read ({error})", where=str(path)) from error
+        if number is not None:
+            raise system_problem(error, "the file cannot be read", path) from error
+        raise DataError(  # what gzip and pyarrow find wrong with the content has no number
             f"the file is damaged, cut off or not what its name says ({error})",
             where=str(path),
             remedy="Copy or make it again.",
         ) from error
-    except OSError as error:
-        if error.errno is None or error.errno == errno.EISDIR:
-            raise DataError(f"the file cannot be read ({error})", where=str(path)) from error
-        raise system_problem(error, "the file cannot be read", path) from error
 
 
 @contextmanager
@@ -79,14 +78,16 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """The decompressed bytes of a file; how it is packed is told by the suffix.
 
     Raises:
-        DataError, EnvironmentProblem: see `reading`; zstandard is not installed.
+        DataError, EnvironmentProblem: see `reading`.
     """
+    import pyarrow as pa
+
     with reading(path), open(path, "rb") as raw:
         if path.suffix.lower() == ".gz":
             with gzip.open(raw) as unpacked:
                 yield io.BufferedReader(_Bounded(unpacked, raw, path), _BLOCK)
         elif path.suffix.lower() == ".zst":
-            yield io.BufferedReader(_Bounded(_Zstandard(raw, path), raw, path), _BLOCK)
+            yield io.BufferedReader(_Bounded(pa.CompressedInputStream(raw, "zstd"), raw, path), _BLOCK)
         else:
             yield raw
 
@@ -148,52 +149,6 @@ class _Bounded(io.RawIOBase):
                 remedy="Unpack it yourself and give that file, if it is what it should be.",
             )
         return length
-
-
-class _Zstandard(io.RawIOBase):
-    """Decompresses frame after frame, and tells a file that was cut off (the library's own reader does not)."""
-
-    def __init__(self, source: BinaryIO, path: Path) -> None:
-        try:
-            import zstandard
-        except ImportError as error:
-            raise EnvironmentProblem(
-                "reading .zst files needs the package zstandard",
-                where=str(path),
-                remedy="Install it: pip install 'distilvec[zstd]'",
-            ) from error
-        self._library, self._source, self._path = zstandard, source, path
-        self._frame: Any = None
-        self._ready = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Any) -> int:
-        while not self._ready and self._more():
-            pass
-        count = min(len(target), len(self._ready))
-        target[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
-
-    def _more(self) -> bool:
-        """Decompress the next piece; False at the end of the file."""
-        packed = b""
-        if self._frame is not None and self._frame.eof:
-            packed, self._frame = self._frame.unused_data, None
-        packed = packed or self._source.read(_PACKED)
-        if not packed:
-            if self._frame is not None:
-                raise EOFError("the last frame is not complete")
-            return False
-        if self._frame is None:
-            self._frame = self._library.ZstdDecompressor().decompressobj()
-        try:
-            self._ready = self._frame.decompress(packed)
-        except self._library.ZstdError as error:
-            raise EOFError(str(error)) from error
-        return True
 
 
 def _neighbour(path: Path) -> str | None:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.corpus.opening import reading
-from distilvec.corpus.rows import Row, require_columns
-from distilvec.errors import DataError
+from distilvec.corpus.rows import Row, refuse_repeated, require_columns
 
 _BATCH = 2048
 _IMAGES = 32  # of which each may have megabytes
@@ -26,9 +25,7 @@ def parquet_rows(path: Path, columns: Sequence[str] | None, images: bool = False
     with reading(path), pq.ParquetFile(path, memory_map=True) as file:
         columns = file.schema_arrow.names if columns is None else columns
         require_columns(columns, file.schema_arrow.names, str(path))
-        twice = next((name for name in columns if file.schema_arrow.names.count(name) > 1), None)
-        if twice is not None:
-            raise DataError(f'two columns are called "{twice}"', where=str(path), remedy="Rename one of them.")
+        refuse_repeated([name for name in file.schema_arrow.names if name in columns], str(path))
         for batch in file.iter_batches(batch_size=_IMAGES if images else _BATCH, columns=list(columns)):
             per_column = [arrow_values(column, bytes_are_texts=not images) for column in batch.columns]
             for values in zip(*per_column, strict=True):

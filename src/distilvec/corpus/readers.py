@@ -13,7 +13,7 @@ from pathlib import Path
 
 from distilvec.corpus.forms import ONE_A_LINE, check_form, check_not_a_table, looks_like, remedy_of
 from distilvec.corpus.opening import COMPRESSED, Line, lines, opened
-from distilvec.corpus.rows import Row, excerpt
+from distilvec.corpus.rows import Row, excerpt, refuse_repeated
 from distilvec.errors import DataError, DistilvecError
 
 logger = logging.getLogger(__name__)
@@ -193,28 +193,55 @@ def _json(path: Path, longest: int) -> Iterator[Row]:
             yield Row(str(path), number, value)
 
 
-def _tab_separated(path: Path, longest: int) -> Iterator[Row]:
-    """Quotes are plain characters here, as in what is published as .tsv."""
+def _table_rows(
+    path: Path, records: Iterator[tuple[int, str, list[str] | str]], doubt: Callable[[str, list[str], int], str | None]
+) -> Iterator[Row]:
+    """The rows of a table whose first record names the columns.
+
+    Args:
+        records: line, content, and fields or a fault.
+        doubt: what looks wrong with a record that should have so many fields; warned of once.
+    """
     header: list[str] = []
     told = False
-    for line, content in _decoded(path, longest):
-        if isinstance(content, Row):
-            _need_header(header, content, path)
-            yield content
-        elif not content.strip():
-            yield Row(str(path), line.number, "", "empty")
+    for number, content, fields in records:
+        if isinstance(fields, str):
+            row = Row(str(path), number, excerpt(content.encode("utf-8", "surrogateescape")), fields)
+            if not header and fields != "empty":
+                raise _no_header(row, path)
+            yield row
         elif not header:
-            header = _header(content.split("\t"), str(path))
+            header = [field.strip() for field in fields]
+            refuse_repeated([name for name in header if name], f"{path}, line 1")
         else:
-            fields = content.split("\t")
-            if not told and (told := any(map(_is_quoted, fields))):
-                logger.warning(
-                    "%s, line %d: a field is in quotes, as tables are exported, and quotes of a .tsv are read as they "
-                    "stand; where that is not meant, save it as .csv",
-                    path,
-                    line.number,
-                )
-            yield _record(header, fields, str(path), line.number, content)
+            if not told and (why := doubt(content, fields, len(header))):
+                logger.warning("%s, line %d: %s", path, number, why)
+                told = True
+            if len(fields) == len(header):
+                yield Row(str(path), number, dict(zip(header, fields, strict=True)))
+            else:
+                yield Row(str(path), number, excerpt(content), "wrong number of fields")
+
+
+def _tab_separated(path: Path, longest: int) -> Iterator[Row]:
+    """Quotes are plain characters here, as in what is published as .tsv."""
+    records: Iterator[tuple[int, str, list[str] | str]] = (
+        (line.number, content.value, content.fault or "")
+        if isinstance(content, Row)
+        else (line.number, content, content.split("\t") if content.strip() else "empty")
+        for line, content in _decoded(path, longest)
+    )
+    return _table_rows(path, records, _exported_quotes)
+
+
+def _exported_quotes(content: str, fields: list[str], width: int) -> str | None:
+    del content, width
+    if not any(map(_is_quoted, fields)):
+        return None
+    return (
+        "a field is in quotes, as tables are exported, and quotes of a .tsv are read as they stand; where that is not "
+        "meant, save it as .csv"
+    )
 
 
 def _is_quoted(field: str) -> bool:
@@ -223,49 +250,33 @@ def _is_quoted(field: str) -> bool:
     return len(field) > 1 and field[0] == field[-1] == '"' and '""' in inner and '"' not in inner.replace('""', "")
 
 
-def _need_header(header: list[str], row: Row, path: Path) -> None:
-    """Refuse a table whose first line is faulty: the one after it is no header."""
-    fault = row.fault
-    if header or fault in (None, "empty"):
-        return
+def _no_header(row: Row, path: Path) -> DataError:
+    """The error of a table whose first line is faulty: the one after it is no header."""
     if kind := looks_like(row.value):
-        raise DataError(f"it is not a {path.suffix} file", where=str(path), remedy=f"Give it the suffix {kind}.")
+        return DataError(f"it is not a {path.suffix} file", where=str(path), remedy=f"Give it the suffix {kind}.")
     encoding = f"Convert it: iconv -f windows-1252 -t utf-8 {path.name} > converted-{path.name}"
-    raise DataError(
-        f"the line with the names of the columns is {fault}",
+    return DataError(
+        f"the line with the names of the columns is {row.fault}",
         where=str(path),
-        remedy=encoding if fault == "not UTF-8" else "Mend the first line.",
+        remedy=encoding if row.fault == "not UTF-8" else "Mend the first line.",
     )
 
 
 def _comma_separated(path: Path, longest: int) -> Iterator[Row]:
-    header: list[str] = []
-    told = False
-    for number, content, fields in _csv_records(path, longest):
-        if isinstance(fields, str):
-            row = Row(str(path), number, excerpt(content.encode("utf-8", "surrogateescape")), fields)
-            _need_header(header, row, path)
-            yield row
-        elif not header:
-            if not (number == 1 and _SEPARATOR.fullmatch(content)):
-                header = _header(fields, str(path))
-        else:
-            if not told and (told := _holds_rows(content, len(header))):
-                logger.warning(
-                    "%s, line %d: what stands between two quotes is one field, of %d lines that look like rows; is a "
-                    "quote too many?",
-                    path,
-                    number,
-                    content.count("\n") + 1,
-                )
-            yield _record(header, fields, str(path), number, content)
+    return _table_rows(path, _csv_records(path, longest), _rows_in_quotes)
 
 
-def _holds_rows(record: str, fields: int) -> bool:
-    """Tell whether most lines within a record of several have as many fields as a row should."""
-    inner = record.split("\n")[1:-1]
-    alike = sum(len(_csv_fields(line) or ()) == fields for line in inner) if fields > 1 else 0
-    return alike > 2 and alike > 0.8 * len(inner)
+def _rows_in_quotes(content: str, fields: list[str], width: int) -> str | None:
+    """Say so if most lines within a record of several have as many fields as a row should."""
+    del fields
+    inner = content.split("\n")[1:-1]
+    alike = sum(len(_csv_fields(line) or ()) == width for line in inner) if width > 1 else 0
+    if not (alike > 2 and alike > 0.8 * len(inner)):
+        return None
+    return (
+        f"what stands between two quotes is one field, of {len(inner) + 2} lines that look like rows; is a quote too "
+        "many?"
+    )
 
 
 def _csv_records(path: Path, longest: int) -> Iterator[tuple[int, str, list[str] | str]]:
@@ -287,6 +298,8 @@ def _csv_records(path: Path, longest: int) -> Iterator[tuple[int, str, list[str]
             continue
         if not content.strip():
             yield line.number, "", "empty"
+            continue
+        if line.number == 1 and _SEPARATOR.fullmatch(content):
             continue
         fields = _csv_fields(content)
         if fields is None:
@@ -328,17 +341,3 @@ def _csv_fields(record: str) -> list[str] | None:
     except csv.Error:
         return None
     return records[0] if len(records) == 1 else None
-
-
-def _header(fields: list[str], file: str) -> list[str]:
-    names = [field.strip() for field in fields]
-    twice = sorted({name for name in names if name and names.count(name) > 1})
-    if twice:
-        raise DataError(f'two columns are called "{twice[0]}"', where=f"{file}, line 1")
-    return names
-
-
-def _record(header: list[str], fields: list[str], file: str, number: int, content: str) -> Row:
-    if len(fields) != len(header):
-        return Row(file, number, excerpt(content), "wrong number of fields")
-    return Row(file, number, dict(zip(header, fields, strict=True)))

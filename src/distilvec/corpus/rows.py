@@ -51,6 +51,17 @@ def require_columns(wanted: Sequence[str], available: Sequence[str], where: str,
             raise DataError(f'there is no column "{name}"', where=where, remedy=remedy)
 
 
+def refuse_repeated(names: Sequence[str], where: str) -> None:
+    """Refuse columns of which two have the same name.
+
+    Raises:
+        DataError: names the first.
+    """
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f'two columns are called "{twice[0]}"', where=where, remedy="Rename one of them.")
+
+
 def excerpt(value: Any, length: int = 80) -> str:
     """A short piece of something, safe to print on one line."""
     if isinstance(value, bytes):

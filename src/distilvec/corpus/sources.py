@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -49,12 +49,9 @@ def find_source(
     """Make out what was given.
 
     Args:
-        source: a file (see `readers`), a folder of such files or of a saved data set, "hub:NAME[@CONFIG][:SPLIT]",
-            a `datasets` data set, or anything that iterates over texts or mappings. Of images also a folder of image
-            files, and a list of paths, bytes, arrays or Pillow images.
-        modality: of the items. None: images in a folder of image files and in .npz, molecules in .smi, else texts.
+        source, revision: as for `read_corpus`; also a folder of a saved data set.
+        modality: of the items, see `ColumnOptions`.
         folder: where rows of the hub are kept until all have come; None = nowhere.
-        revision: of a data set of the hub: a commit, branch or tag; None = its newest.
 
     Raises:
         DistilvecError: it is none of these, may be read as images and as texts, or has no revisions.
@@ -86,7 +83,7 @@ def find_source(
         return _folder(path, asked) if path.is_dir() else _files([path], str(path), asked)
     if is_dataset(source):
         return _dataset(source, "the data set", kind)
-    return _items(_Rows(source) if is_table(source) else check_iterable(source), kind)
+    return _items(source, kind)
 
 
 def _exists(path: Path) -> bool:
@@ -94,16 +91,6 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except OSError as error:  # too long for a name
         raise DataError(f"this is no path ({error.strerror})", where=str(path)[:200], remedy="Check it.") from error
-
-
-class _Rows:
-    """The rows of a table, from the start each time that they are asked for."""
-
-    def __init__(self, table: Any) -> None:
-        self._table = table
-
-    def __iter__(self) -> Iterator[Any]:
-        return table_rows(self._table)
 
 
 def _files(paths: Sequence[Path], name: str, asked: Kind | None) -> Source:
@@ -212,11 +199,14 @@ def _is_read(path: Path, own: Sequence[str]) -> bool:
         return False
 
 
-def _items(items: Iterable[Any], kind: Kind) -> Source:
-    fingerprint = None
-    if isinstance(items, Sequence):
+def _items(items: Any, kind: Kind) -> Source:
+    fingerprint = number = None
+    if not (table := is_table(items)):
+        check_iterable(items)
+    if isinstance(items, Sequence) and not table:
         no_files(items)
-    if isinstance(items, Sequence) and not kind.binary:  # paths, whose files change; arrays, which repr shortens
+        number = len(items)
+    if number is not None and not kind.binary:  # paths, whose files change; arrays, which repr shortens
         state = hashlib.blake2b(digest_size=16)
         for item in items:
             content = item if isinstance(item, str) else _written(item)
@@ -225,9 +215,9 @@ def _items(items: Iterable[Any], kind: Kind) -> Source:
 
     def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
         del longest
-        return _with_columns((Row("items", number, item) for number, item in enumerate(items, start=1)), columns, kind)
+        given = enumerate(table_rows(items) if table else items, start=1)
+        return _with_columns((Row("items", number, item) for number, item in given), columns, kind)
 
-    number = len(items) if isinstance(items, Sequence) else None
     return Source("the items given", fingerprint, rows, kind, expected=lambda: number)
 
 

@@ -47,15 +47,8 @@ def leaking(keys: np.ndarray, train: np.ndarray, held: np.ndarray) -> np.ndarray
     Returns:
         bool [h].
     """
-    if not len(train) or not len(held):
-        return np.zeros(len(held), bool)
     halves = keys.view("<u8")[:, 0]
-    own = np.asarray(halves[held])
-    texts, text_of = np.unique(own, return_inverse=True)
-    trained = np.zeros(len(texts), bool)
+    own, trained = halves[held], np.zeros(len(held), bool)
     for start in range(0, len(train), _CHUNK):
-        some = halves[train[start : start + _CHUNK]]
-        place = np.searchsorted(texts, some)
-        place[place == len(texts)] = 0
-        trained[place[texts[place] == some]] = True
-    return np.asarray(trained[text_of])
+        trained |= np.isin(own, halves[train[start : start + _CHUNK]])
+    return trained

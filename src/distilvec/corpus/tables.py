@@ -15,6 +15,7 @@ from typing import Any
 
 from distilvec.corpus.opening import COMPRESSED
 from distilvec.corpus.readers import SUFFIXES
+from distilvec.corpus.rows import refuse_repeated
 from distilvec.errors import DataError, DistilvecError
 
 #: Of a source without a length and without `corpus.limit`: one that never ends would fill the disk.
@@ -72,7 +73,6 @@ def given_rows(source: Any, limit: int | None = None) -> Iterator[Any]:
 
     Args:
         source: list or generator of texts or mappings, frame of pandas or polars, Arrow table, data set.
-        limit: at most so many.
 
     Raises:
         DistilvecError: it is nothing of the kind, names of files, or has no end that is known of.
@@ -165,7 +165,7 @@ def _is_pandas(source: Any) -> bool:
 
 def _pandas_rows(frame: Any) -> Iterator[dict[str, Any]]:
     names = [str(name) for name in frame.columns]
-    _check_names(names)
+    refuse_repeated(names, "corpus")
     for start in range(0, len(frame), _BATCH):
         part = frame.iloc[start : start + _BATCH]
         columns = [part.iloc[:, place].astype(object) for place in range(len(names))]
@@ -180,7 +180,7 @@ def _arrow_rows(source: Any) -> Iterator[Any]:
     try:
         for piece in _pieces(source):
             if isinstance(piece, pa.RecordBatch):
-                _check_names(piece.schema.names)
+                refuse_repeated(piece.schema.names, "corpus")
             for start in range(0, len(piece), _BATCH):
                 yield from piece.slice(start, _BATCH).to_pylist()
     except pa.ArrowException as error:
@@ -203,9 +203,3 @@ def _pieces(source: Any) -> Iterable[Any]:
         return pa.RecordBatchReader.from_stream(source)
     except pa.ArrowException:  # a stream of one column, not of rows
         return pa.chunked_array(source).chunks
-
-
-def _check_names(names: list[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise DataError(f'two columns are called "{twice[0]}"', where="corpus", remedy="Rename one.")

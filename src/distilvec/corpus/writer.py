@@ -13,8 +13,7 @@ import numpy as np
 
 from distilvec.corpus.audit import DUPLICATE, ROLE_NAMES, ColumnNames, Item, Rejections
 from distilvec.corpus.columns import ITEMS, LabelColumn, NamedColumn, NumberColumn
-from distilvec.corpus.key_set import SeenKeys
-from distilvec.corpus.keys import KEY_BYTES, PAIR, canonical_keys
+from distilvec.corpus.keys import KEY_BYTES, PAIR, SeenKeys, canonical_keys
 from distilvec.corpus.split import held_out, leaking
 
 BATCH_ITEMS = 8192
@@ -34,9 +33,7 @@ class CorpusWriter:
 
     Args:
         folder: empty.
-        wanted: decides which columns there are.
         holdout: share of items kept out of training.
-        rejections: told of duplicates.
     """
 
     def __init__(self, folder: Path, wanted: ColumnNames, holdout: float, rejections: Rejections) -> None:

@@ -13,7 +13,7 @@ import yaml
 from distilvec import folders, plain_yaml
 from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
-from distilvec.corpus.key_set import distinct_rows
+from distilvec.corpus.keys import distinct_rows
 from distilvec.errors import DistilvecError, DivergedError, EnvironmentProblem
 from distilvec.evenly import sampled_rows
 from distilvec.files import read_record, write_record

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from distilvec.corpus.groups import rows_with_companions
-from distilvec.corpus.key_set import distinct_rows
+from distilvec.corpus.keys import distinct_rows
 from distilvec.errors import DistilvecError, nearest
 from distilvec.flow.judge import FEWEST_HELD_OUT, task_examples
 from distilvec.judging import agreement

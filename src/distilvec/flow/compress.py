@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from distilvec.corpus import Corpus
-from distilvec.corpus.key_set import distinct_rows
+from distilvec.corpus.keys import distinct_rows
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.evenly import evenly_spaced, sampled_rows
 from distilvec.judging import CachedEncoder, speed

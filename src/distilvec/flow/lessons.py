@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from distilvec.corpus import Corpus
-from distilvec.corpus.key_set import distinct_rows
+from distilvec.corpus.keys import distinct_rows
 from distilvec.evenly import sampled_rows
 from distilvec.flow.teach import Taught, teach_one
 from distilvec.judging.tasks import JudgingTask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import logging
@@ -28,7 +29,7 @@ from distilvec.mining.choosing import Chooser, Chosen, grouped
 from distilvec.mining.nearest import DOCUMENTS, nearest
 from distilvec.mining.outcome import Mined
 from distilvec.mining.sides import Pairs, Side
-from distilvec.mining.writing import PairsWriter, Texts
+from distilvec.mining.writing import PairsWriter, texts_at
 from distilvec.progress import Ticker
 from distilvec.recipe import Recipe, given
 from distilvec.store import SignalStore
@@ -174,7 +175,7 @@ def _mine(
         raise DataError("the teacher has no vectors for any of the pairs", where="teachers", remedy="See its texts.")
     ticker, done = Ticker("mining", "queries"), 0
     total = sum(len(side.asked) for side in sides)
-    texts = Texts(corpus, further)
+    texts = functools.partial(texts_at, corpus, further)
     with StopSignals() as signals, whole(result.file) as temporary, temporary.open("w", encoding="utf-8") as out:
         writer = PairsWriter(out, texts, result, total, len(text_columns(recipe)) - 2)
         for number, side in enumerate(sides):
@@ -257,7 +258,7 @@ def _searched(
         def progress(share: float, done: int = done, size: int = len(rows)) -> None:
             told(done + int(share * size))
 
-        met = nearest(asked.vectors, side.documents, chooser.depth(asked), progress=progress, stop=stop)
+        met = nearest(asked.vectors, side.documents, int(depths[rows].max()), progress=progress, stop=stop)
         if met is None:
             return None
         found.append(chooser.choose(asked, *met, tries[rows]))

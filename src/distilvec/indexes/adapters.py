@@ -27,11 +27,7 @@ _BLOCK = 8192
 
 
 class PairMoments:
-    """Sums over pairs of rows, in float64: what a linear map is fitted to, however many rows there were.
-
-    Attributes:
-        count: rows seen.
-    """
+    """Sums over `count` pairs of rows, in float64: what a linear map is fitted to, however many rows there were."""
 
     def __init__(self, width: int, target: int) -> None:
         self.count = 0
@@ -189,12 +185,6 @@ def low_rank(full: LinearMap, moments: PairMoments, ranks: Sequence[int]) -> lis
     return maps
 
 
-def hidden_units(width: int, count: int, seed: int = 0) -> tuple[Array, Array]:
-    """W1 [h, d] and c [h] for rows of length 1: drawn at random, so that W1 x has unit variance, and kept."""
-    random = np.random.default_rng(seed)
-    return random.normal(size=(count, width)).astype(np.float32), (random.normal(size=count) / 2).astype(np.float32)
-
-
 def residual(
     start: LinearMap, x: Array, y: Array, penalties: Sequence[float], *, hidden: int, seed: int = 0
 ) -> list[ResidualMap]:
@@ -207,7 +197,12 @@ def residual(
         hidden: h.
         seed: of W1 and c.
     """
-    inner = hidden_units(x.shape[1], hidden, seed)
+    random = np.random.default_rng(seed)
+    # Drawn so that W1 x has unit variance.
+    inner = (
+        random.normal(size=(hidden, x.shape[1])).astype(np.float32),
+        random.normal(size=hidden).astype(np.float32) / 2,
+    )
     moments = PairMoments(hidden, y.shape[1])
     for begin in range(0, len(x), _BLOCK):
         rows, wanted = x[begin : begin + _BLOCK], y[begin : begin + _BLOCK]

@@ -25,7 +25,7 @@ from distilvec.files import write_text
 from distilvec.folders import check_model
 from distilvec.indexes.adapters import Map, PairMoments, low_rank, procrustes, residual, ridge
 from distilvec.indexes.queries import DEPTH, read_queries
-from distilvec.indexes.rows import BROKEN, EMPTY, Rows, overlap, top, unusable
+from distilvec.indexes.rows import BLOCK, BROKEN, EMPTY, Rows, overlap, top, unusable
 from distilvec.judging import CachedEncoder
 from distilvec.judging.agreement import agreement
 from distilvec.modules.pipeline import item_kinds
@@ -50,7 +50,6 @@ HIDDEN_PENALTIES, HIDDEN = (0.1, 0.3, 1.0, 3.0), 1024
 HELD, SEARCHED = 1_000, 50_000
 FEWEST = 100
 FILES = ("adapt.json", "adapt.md")
-_BLOCK = 8192
 
 
 @dataclass(frozen=True)
@@ -221,12 +220,7 @@ class _Maps:
     """Fits maps to rows and judges them by held-out ones.
 
     Args:
-        encode: the new model.
-        vectors: [n, D], the old index.
-        texts: of its rows.
-        order: int64, all different rows in random order: report rows, choice rows, others.
-        held: how many of each.
-        seed: of the residual network.
+        order: all different rows in random order: `held` report rows, as many choice rows, others.
     """
 
     def __init__(
@@ -246,9 +240,8 @@ class _Maps:
 
     def best_of_each_kind(self, rows: Rows) -> list[tuple[Map, Point]]:
         """Fit every kind of map to these rows, each with the setting that does best on the choice rows."""
-        x, y, moments = self._read(rows), self._vectors[rows], PairMoments(self._held.shape[1], self._vectors.shape[1])
-        for start in range(0, len(rows), _BLOCK):
-            moments.add(x[start : start + _BLOCK], y[start : start + _BLOCK])
+        x, y = self._read(rows), self._vectors[rows]
+        moments = PairMoments(x.shape[1], y.shape[1]).add(x, y)
         ridges = self._best([ridge(moments, penalty) for penalty in PENALTIES])
         full = min(moments.centred[1].shape)
         ranks = sorted({max(1, full * eighths // 8) for eighths in (2, 4, 5, 6, 7)})
@@ -280,27 +273,19 @@ class _Maps:
 
 
 def _refuse_damaged(vectors: npt.NDArray[Any], where: str) -> bool:
-    """Tell whether all vectors have length 1.
-
-    Raises:
-        DataError: a row with NaN, infinity, or nothing but zeros.
-    """
+    """Tell whether all vectors have length 1; a row with NaN, infinity, or nothing but zeros is an error."""
     for marks, what in zip(unusable(vectors), (BROKEN, EMPTY), strict=True):
         if marks.any():
             told = f"{int(marks.sum()):,} rows hold {what}, the first is row {int(marks.argmax())}"
             raise DataError(told, where=where, remedy="Leave these rows and their texts out.")
     return all(
-        np.abs(np.linalg.norm(np.asarray(vectors[start : start + _BLOCK], np.float64), axis=1) - 1).max() < 0.01
-        for start in range(0, len(vectors), _BLOCK)
+        np.abs(np.linalg.norm(np.asarray(vectors[start : start + BLOCK], np.float64), axis=1) - 1).max() < 0.01
+        for start in range(0, len(vectors), BLOCK)
     )
 
 
 def _distinct(texts: Sequence[str], where: str) -> Rows:
-    """The first row of every text: a text that is fitted to must not be reported on.
-
-    Raises:
-        DataError: too few.
-    """
+    """The first row of every text: a text that is fitted to must not be reported on."""
     first: dict[str, int] = {}
     for row, text in enumerate(texts):
         first.setdefault(text, row)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from distilvec.evenly import evenly_spaced
 from distilvec.indexes.rows import Marks, Rows, cosines, nearest_rows
 from distilvec.indexes.variants import IndexVariant, Reader, Vectors
+from distilvec.judging.tasks import unit
 
 #: Rows that a cause is tried on before all are.
 PROBE = 24
@@ -62,18 +63,20 @@ class Cause:
     places: Rows | None = None
 
 
+@dataclass(frozen=True)
 class Causes:
     """Finds the cause of rows that do not fit.
 
-    Args:
-        reader: the model.
+    Attributes:
         vectors: [n, D], the whole index.
         texts: of the whole index.
         least: cosine from which on a vector is that of a text, in (0, 1).
     """
 
-    def __init__(self, reader: Reader, vectors: npt.NDArray[np.floating], texts: Sequence[str], least: float) -> None:
-        self._reader, self._vectors, self._texts, self._least = reader, vectors, texts, least
+    reader: Reader
+    vectors: npt.NDArray[np.floating]
+    texts: Sequence[str]
+    least: float
 
     def of(self, sample: IndexSample) -> Cause | None:
         """The cause that explains most of these rows; None where nothing that is tried explains a tenth of them."""
@@ -93,7 +96,7 @@ class Causes:
 
     def read_as(self, sample: IndexSample, variant: IndexVariant) -> Cause:
         """Return which rows are those of texts read in one way."""
-        read = self._reader.read(sample.texts, variant)
+        read = self.reader.read(sample.texts, variant)
         return Cause(variant, self._fits(sample, read), read=read)
 
     def explained(self, sample: IndexSample, variant: IndexVariant | None) -> Marks:
@@ -102,7 +105,7 @@ class Causes:
 
     def _read(self, probe: IndexSample) -> Iterator[tuple[IndexVariant, Vectors]]:
         """The probe read in every way; a variant of one part comes before those of two, so that it wins a tie."""
-        reader = self._reader
+        reader = self.reader
         for prompt in (None, *reader.prompts):
             modes = [*([] if prompt is None else [None]), *reader.poolings]
             if modes:
@@ -113,15 +116,15 @@ class Causes:
 
     def _elsewhere(self, sample: IndexSample) -> Cause:
         """Rows whose text has its vector in a row of another text."""
-        places = nearest_rows(sample.read, self._vectors)
-        near = cosines(sample.read, self._vectors[places]) >= self._least
+        places = nearest_rows(sample.read, self.vectors)
+        near = cosines(sample.read, self.vectors[places]) >= self.least
         other = np.array(
-            [self._texts[place] != text for place, text in zip(places, sample.texts, strict=True)], dtype=bool
+            [self.texts[place] != text for place, text in zip(places, sample.texts, strict=True)], dtype=bool
         )
         return Cause(None, near & other, places=places)
 
     def _fits(self, sample: IndexSample, read: Vectors) -> Marks:
-        return np.asarray(cosines(read, sample.stored) >= self._least)
+        return np.asarray(cosines(read, sample.stored) >= self.least)
 
 
 def same_texts(sample: IndexSample, seed: int = 0) -> float | None:
@@ -135,18 +138,12 @@ def same_texts(sample: IndexSample, seed: int = 0) -> float | None:
     if count < _FEWEST_TO_COMPARE:
         return None
     upper = np.triu_indices(count, k=1)
-    stored, read = (_products(each) for each in (probe.stored, probe.read))
+    stored, read = (np.asarray(unit(each) @ unit(each).T, np.float64) for each in (probe.stored, probe.read))
     correlation = _correlation(stored[upper], read[upper])
     random = np.random.default_rng(seed)
     orders = (random.permutation(count) for _ in range(_DRAWS))
     by_chance = max(_correlation(stored[np.ix_(order, order)][upper], read[upper]) for order in orders)
     return correlation if correlation > max(by_chance, 0.0) else None
-
-
-def _products(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    long = np.asarray(vectors, np.float64)
-    long = long / np.maximum(np.linalg.norm(long, axis=1, keepdims=True), 1e-12)
-    return np.asarray(long @ long.T)
 
 
 def _correlation(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:

@@ -22,6 +22,7 @@ from distilvec.indexes.causes import Cause, Causes, IndexSample, same_texts
 from distilvec.indexes.findings import FALSE_ALARMS, REMEDIES, Finding, IndexCheck
 from distilvec.indexes.rows import BROKEN, EMPTY, Marks, Rows, cosines, in_words, located, ranges, spread, unusable
 from distilvec.indexes.variants import IndexVariant, Reader
+from distilvec.judging.tasks import unit
 from distilvec.progress import at_work
 from distilvec.teachers.vector_files import read_vectors
 
@@ -88,7 +89,7 @@ def check_index(
         findings.insert(0, _width(reader, matrix[chosen], read, least))
         return IndexCheck(findings, len(matrix), len(chosen), least)
     sample = IndexSample(chosen, asked, np.asarray(matrix[chosen], np.float32), read)
-    check = _Check(reader, matrix, table, sample, least, ~(broken | empty))
+    check = _Check(Causes(reader, matrix, table, least), sample, ~(broken | empty))
     return IndexCheck(
         sorted([*findings, *check.findings()], key=lambda each: -each.share),
         len(matrix),
@@ -104,7 +105,6 @@ def threshold(reader: Reader, texts: Sequence[str], read: npt.NDArray[np.floatin
     """Cosine from which on a vector is the model's of a text: see the head of this file.
 
     Args:
-        reader: the model.
         texts: those of the sample, m of them.
         read: float32 [m, D], the model's vectors of them.
 
@@ -131,30 +131,11 @@ def threshold(reader: Reader, texts: Sequence[str], read: npt.NDArray[np.floatin
 
 
 class _Check:
-    """One check: which rows fit, and what is wrong with the others.
+    """One check: which rows of the sample fit, and what is wrong with the others; `usable` rows hold a vector."""
 
-    Args:
-        reader: the model.
-        vectors: [n, D].
-        texts: of all rows.
-        sample: the rows that are looked at.
-        least: cosine from which on a row fits.
-        usable: bool [n], rows that hold a vector.
-    """
-
-    def __init__(
-        self,
-        reader: Reader,
-        vectors: npt.NDArray[np.floating],
-        texts: Sequence[str],
-        sample: IndexSample,
-        least: float,
-        usable: Marks,
-    ) -> None:
-        self._reader, self._vectors, self._texts = reader, vectors, texts
-        self._sample, self._least, self._usable = sample, least, usable
-        self._fits = cosines(sample.read, sample.stored) >= least
-        self._causes = Causes(reader, vectors, texts, least)
+    def __init__(self, causes: Causes, sample: IndexSample, usable: Marks) -> None:
+        self._causes, self._sample, self._usable = causes, sample, usable
+        self._fits = cosines(sample.read, sample.stored) >= causes.least
         self._found: list[IndexVariant | None] = []
         #: Stored length / the model's, where the direction is known.
         self._lengths = np.full(len(sample.rows), np.nan)
@@ -188,7 +169,7 @@ class _Check:
         rows, exact = ([], True) if whole else self._where(places, self._explained)
         what = f"{self._told(places, rows, exact, whole)} those of texts read {variant}"
         if variant.prompt is not None:
-            own = f'the prompt "{self._reader.prompt}"' if self._reader.prompt else "no prompt"
+            own = f'the prompt "{self._causes.reader.prompt}"' if self._causes.reader.prompt else "no prompt"
             what += f"; this check put {own} before them"
         return Finding(variant.kind, f"{what}.", REMEDIES[variant.kind], self._share(places), rows, exact)
 
@@ -224,14 +205,16 @@ class _Check:
         if len(places) >= ENOUGH:
             return self._sample.part(places)
         inside = (
-            np.concatenate([np.arange(a, b + 1) for a, b in rows]) if exact and rows else np.arange(len(self._texts))
+            np.concatenate([np.arange(a, b + 1) for a, b in rows])
+            if exact and rows
+            else np.arange(len(self._causes.texts))
         )
         inside = inside[self._usable[inside]]
         checked = len(self._sample.rows)
         wanted = ENOUGH if exact else min(ENOUGH * checked // len(places), _MORE * checked)
         more = inside[spread(len(inside), wanted, 0)] if len(inside) else self._sample.rows[places]
         looked = self._look(more)
-        return looked.part(np.flatnonzero(cosines(looked.read, looked.stored) < self._least))
+        return looked.part(np.flatnonzero(cosines(looked.read, looked.stored) < self._causes.least))
 
     def _normalisation(self) -> list[Finding]:
         known = np.flatnonzero(~np.isnan(self._lengths))
@@ -242,7 +225,7 @@ class _Check:
         whole = len(off) > 0.98 * len(known)
         rows, exact = ([], True) if whole else self._where(off, self._known)
         told = self._told(off, rows, exact, whole)
-        if self._reader.normalizes:
+        if self._causes.reader.normalizes:
             what = f"not of length 1 as the model's are, but {stored.min():.3g} to {stored.max():.3g} long"
         elif np.abs(stored - 1).max() < _LENGTH:
             what = "of length 1, and the model's are not"
@@ -251,8 +234,7 @@ class _Check:
         return [Finding("normalisation", f"{told} {what}.", REMEDIES["normalisation"], self._share(off), rows, exact)]
 
     def _measure(self, places: Rows, read: npt.NDArray[np.floating]) -> None:
-        stored = np.linalg.norm(np.asarray(self._sample.stored[places], np.float64), axis=1)
-        self._lengths[places] = stored / np.maximum(np.linalg.norm(np.asarray(read, np.float64), axis=1), 1e-12)
+        self._lengths[places] = _relative_lengths(self._sample.stored[places], read)
 
     def _where(self, places: Rows, same: Callable[[IndexSample], Marks]) -> tuple[list[tuple[int, int]], bool]:
         """The stretches of rows that are as wrong as these, and whether these are all of them.
@@ -271,7 +253,8 @@ class _Check:
 
         def is_wrong(rows: Rows) -> Marks:
             looked = self._look(rows)
-            marks = (cosines(looked.read, looked.stored) < self._least) | _other_length(looked)
+            lengths = _relative_lengths(looked.stored, looked.read)  # 0 of those without a vector
+            marks = (cosines(looked.read, looked.stored) < self._causes.least) | (np.abs(lengths - 1) > _LENGTH)
             return np.asarray(marks & same(looked) if touching else marks)
 
         blocks = located(self._sample.rows, wrong, is_wrong)
@@ -279,9 +262,9 @@ class _Check:
 
     def _look(self, rows: Rows) -> IndexSample:
         """Further rows; the vector of one that has none is zero."""
-        asked = [self._texts[row] for row in rows]
-        stored = np.where(self._usable[rows, None], np.asarray(self._vectors[rows], np.float32), 0.0)
-        return IndexSample(rows, asked, stored, self._reader.read(asked))
+        asked = [self._causes.texts[row] for row in rows]
+        stored = np.where(self._usable[rows, None], np.asarray(self._causes.vectors[rows], np.float32), 0.0)
+        return IndexSample(rows, asked, stored, self._causes.reader.read(asked))
 
     def _explained(self, looked: IndexSample) -> Marks:
         """By the cause that was found last."""
@@ -289,7 +272,7 @@ class _Check:
 
     def _known(self, looked: IndexSample) -> Marks:
         """Tell which rows fit the model, by direction or by a cause that was found."""
-        return np.asarray((cosines(looked.read, looked.stored) >= self._least) | ~self._unexplained(looked))
+        return np.asarray((cosines(looked.read, looked.stored) >= self._causes.least) | ~self._unexplained(looked))
 
     def _unexplained(self, looked: IndexSample) -> Marks:
         """By no cause that was found."""
@@ -308,10 +291,10 @@ class _Check:
         return len(places) / len(self._sample.rows)
 
 
-def _other_length(looked: IndexSample) -> Marks:
-    """bool [m], whether vectors have another length than the model's; those without a vector have."""
-    stored = np.linalg.norm(np.asarray(looked.stored, np.float64), axis=1)
-    return np.asarray(np.abs(stored / np.maximum(np.linalg.norm(looked.read, axis=1), 1e-12) - 1) > _LENGTH)
+def _relative_lengths(stored: npt.NDArray[np.floating], read: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """float64 [m], the lengths of stored vectors divided by those of the model's."""
+    a, b = (np.linalg.norm(np.asarray(each, np.float64), axis=1) for each in (stored, read))
+    return np.asarray(a / np.maximum(b, 1e-12))
 
 
 def _damaged(marks: Marks, what: str) -> list[Finding]:
@@ -333,12 +316,11 @@ def _width(reader: Reader, stored: npt.NDArray[np.floating], read: npt.NDArray[n
 
 def _passes(sample: IndexSample, least: float) -> float:
     """Share of pairs of a text and another text's vector that are over the threshold; equal texts are no pairs."""
-    a, b = (np.asarray(each, np.float64) for each in (sample.read[:500], sample.stored[:500]))
-    a, b = (each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-12) for each in (a, b))
+    products = unit(sample.read[:500]) @ unit(sample.stored[:500]).T
     first: dict[str, int] = {}
     names = np.array([first.setdefault(text, row) for row, text in enumerate(sample.texts[:500])])
     others = names[:, None] != names[None, :]
-    return float((a @ b.T >= least)[others].mean()) if others.any() else 1.0
+    return float((products >= least)[others].mean()) if others.any() else 1.0
 
 
 def _notes(texts: Sequence[str]) -> list[str]:

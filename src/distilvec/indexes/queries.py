@@ -13,9 +13,9 @@ import numpy.typing as npt
 from distilvec.corpus.keys import is_blank
 from distilvec.errors import DataError, DistilvecError
 from distilvec.indexes.rows import overlap, top
+from distilvec.judging.tables import Table, read_table
 from distilvec.teachers.vector_files import read_vectors
 
-_LONGEST = 1_000_000
 DEPTH = 10
 
 
@@ -86,8 +86,13 @@ def read_queries(
             another number or width.
         DistilvecError: neither documents nor vectors say what is right.
     """
-    where = str(queries) if isinstance(queries, str | Path) else "queries"
-    rows = _read(Path(queries).expanduser()) if isinstance(queries, str | Path) else list(queries)
+    if not isinstance(queries, str | Path):
+        table = Table("queries", list(queries), list(range(1, len(queries) + 1)), "row")
+    elif (file := Path(queries).expanduser()).is_dir():
+        raise DataError("this is a folder, and a file of queries is needed", where=str(file), remedy="Name the file.")
+    else:
+        table = read_table(file)
+    rows, where = table.rows, table.source
     if not rows:
         raise DataError("there are no queries", where=where, remedy='Each row has "query" and "document".')
     places: dict[str, list[int]] = {}
@@ -95,11 +100,11 @@ def read_queries(
         places.setdefault(text, []).append(place)
     relevant: dict[str, dict[str, set[int]]] = {}
     asked: list[int] = []
-    for number, row in enumerate(rows, 1):
-        query, document = _query_of(row, places, f"{where}, row {number}")
+    for number, row in enumerate(rows):
+        query, document = _query_of(row, places, f"{where}, {table.unit} {table.lines[number]}")
         if query not in relevant:
             relevant[query] = {}
-            asked.append(number - 1)
+            asked.append(number)
         if document is not None:
             relevant[query][document] = set(places[document])
     if vectors is None and not any(relevant.values()):
@@ -146,19 +151,3 @@ def _vectors_of(
             remedy="Give what the old model made of the same rows.",
         )
     return np.asarray(known, np.float32)
-
-
-def _read(file: Path) -> list[dict[str, Any]]:
-    from distilvec.corpus.readers import read_file
-
-    if file.is_dir():
-        raise DataError("this is a folder, and a file of queries is needed", where=str(file), remedy="Name the file.")
-    rows = []
-    for row in read_file(file, ["query", "document"], _LONGEST):
-        if row.fault == "empty":
-            continue
-        if row.fault is not None or not isinstance(row.value, dict):
-            told = row.fault or 'it is no object with "query"'
-            raise DataError(f"this row cannot be read: {told}", where=f"{row.file}:{row.line}")
-        rows.append(row.value)
-    return rows

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from distilvec.judging.tasks import unit
+from distilvec.mining.nearest import nearest
 
 Rows = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
 #: Rows of an index that are looked at together, and vectors that are searched for at a time: an index may have millions
 #: of rows, and all of them may be asked.
-BLOCK, _ASKED = 8192, 512
+BLOCK, _ASKED = 8192, 1024
 #: What `unusable` finds.
 BROKEN, EMPTY = "NaN, infinity or numbers beyond float32", "nothing but zeros"
 #: More changes than that between right and wrong rows are no blocks.
@@ -78,32 +80,30 @@ def top(
         depth: how many.
         own: [q], a row that each leaves out; that leaves n - 1.
     """
-    depth = min(depth, len(vectors) - (own is not None))
-    best = np.full((len(asked), depth), -np.inf, np.float32)
-    found = np.full((len(asked), depth), -1, np.int64)
-    for start in range(0, len(vectors), BLOCK):  # outside, as the index may have to come from the disk
-        block = unit(vectors[start : start + BLOCK])
-        for first in range(0, len(asked), _ASKED):
-            part = slice(first, first + _ASKED)
-            products = np.nan_to_num(unit(asked[part]) @ block.T, nan=-1.0)
-            if own is not None:
-                here = np.flatnonzero((own[part] >= start) & (own[part] < start + len(block)))
-                products[here, own[part][here] - start] = -np.inf
-            best[part], found[part] = _better(best[part], found[part], products, start)
-    return found
+    count = min(depth + (own is not None), len(vectors))
+    blocks = []
+    for start in range(0, len(asked), _ASKED):
+        met = nearest(np.nan_to_num(unit(asked[start : start + _ASKED])), _Index(vectors), count)
+        assert met is not None  # nothing stops it
+        blocks.append(met[1])
+    found = np.concatenate(blocks)
+    if own is None:
+        return found
+    order = np.argsort(found == own[:, None], axis=1, kind="stable")  # its own row last, if it is there
+    return np.take_along_axis(found, order[:, : count - 1], axis=1)
 
 
-def _better(
-    best: npt.NDArray[np.float32], found: Rows, products: npt.NDArray[np.float32], start: int
-) -> tuple[npt.NDArray[np.float32], Rows]:
-    """The best so far [q, k] and their rows, and the products [q, b] of the rows from `start` on: the best of both."""
-    rows = np.broadcast_to(np.arange(start, start + products.shape[1]), products.shape)
-    both, places = np.concatenate([best, products], axis=1), np.concatenate([found, rows], axis=1)
-    depth = best.shape[1]
-    some = np.argpartition(-both, depth - 1, axis=1)[:, :depth]
-    both, places = np.take_along_axis(both, some, axis=1), np.take_along_axis(places, some, axis=1)
-    order = np.argsort(-both, axis=1, kind="stable")
-    return np.take_along_axis(both, order, axis=1), np.take_along_axis(places, order, axis=1)
+@dataclass(frozen=True)
+class _Index:
+    """The rows of an index, of unit length as they are read; one with NaN is near nothing."""
+
+    vectors: npt.NDArray[np.floating]
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def read(self, numbers: Rows) -> npt.NDArray[np.float32]:
+        return np.nan_to_num(unit(self.vectors[numbers]))
 
 
 def overlap(first: Rows, second: Rows) -> float:

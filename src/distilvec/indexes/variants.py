@@ -91,7 +91,7 @@ class Reader:
 
         teacher = load_teacher(model=model, prompt=prompt, dtype="float32", device=device)
         assert teacher.model is not None
-        self._model, self._device = teacher.model, teacher.model.device
+        self._model = teacher.model
         if "text" not in item_kinds(self._model):
             raise DistilvecError("it reads no texts", where=str(model), remedy="Give a model of texts.")
         self._own_prompts = list(teacher.prompts.values())
@@ -130,6 +130,8 @@ class Reader:
         self, texts: Sequence[str], variant: IndexVariant, poolings: Sequence[str | None]
     ) -> dict[str | None, Vectors]:
         """Pooling -> float32 [n, width]: one pass over the texts serves all poolings; None is the model's own."""
+        from sentence_transformers.util import batch_to_device
+
         first, *rest = self._model.children()
         prompt = self.prompt if variant.prompt is None else variant.prompt
         by_pooling = {pooling: np.empty((len(texts), self.width), np.float32) for pooling in poolings}
@@ -138,7 +140,7 @@ class Reader:
             for start in range(0, len(texts), _BATCH):
                 rows = order[start : start + _BATCH]
                 features = self._model.preprocess([split_pair(texts[row]) for row in rows], prompt=prompt or None)
-                features = first({key: self._move(value) for key, value in features.items()})
+                features = first(batch_to_device(features, self._model.device))
                 for pooling, vectors in by_pooling.items():
                     out = dict(features)
                     for module in rest:
@@ -161,9 +163,6 @@ class Reader:
         assert self._pool is not None
         choice: Any = mode
         return Pooling(self._pool.embedding_dimension, pooling_mode=choice, include_prompt=self._pool.include_prompt)
-
-    def _move(self, value: Any) -> Any:
-        return value.to(self._device) if isinstance(value, torch.Tensor) else value
 
     @contextlib.contextmanager
     def _cut(self, length: int | None) -> Iterator[None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distilvec.corpus.key_set import first_of_equal
+from distilvec.corpus.keys import first_of_equal
 from distilvec.corpus.split import leaking
 from distilvec.evenly import sampled_rows
 from distilvec.judging.tasks import JudgingTask

@@ -86,7 +86,6 @@ def read_table(source: str | Path | Sequence[Mapping[str, Any]]) -> Table:
     Raises:
         DataError: the file is missing, empty or broken; with the line.
         DistilvecError: a kind of file that is not read.
-        EnvironmentProblem: .zst without zstandard.
     """
     if not isinstance(source, str | Path):
         table = Table("rows", list(source), list(range(1, len(source) + 1)), "row")

@@ -35,11 +35,6 @@ class Asked:
     own: np.ndarray
     barred: np.ndarray
 
-    @property
-    def most(self) -> int:
-        """The most documents that one query can lose, as answers or as barred ones."""
-        return self.barred.shape[1] + int(np.bincount(self.rows, minlength=1).max())
-
 
 @dataclass
 class Chosen:
@@ -88,20 +83,12 @@ def grouped(depths: np.ndarray, room: int) -> Iterator[np.ndarray]:
         start = stop
 
 
+@dataclass(frozen=True)
 class Chooser:
-    """Applies the filters of a mining section.
+    """Applies the filters of a mining section to the nearest of all documents that can be negatives."""
 
-    Args:
-        documents: all that can be negatives.
-        section: the filters.
-    """
-
-    def __init__(self, documents: Vectors, section: MiningSection) -> None:
-        self.documents, self.section = documents, section
-
-    def depth(self, asked: Asked) -> int:
-        """Return how many of the nearest documents have to be known."""
-        return min(self.section.ranks[1] + asked.most, len(self.documents))
+    documents: Vectors
+    section: MiningSection
 
     def tries(self, queries: int, draw: np.random.Generator) -> np.ndarray:
         """int64 [Q, n], documents drawn at random for each query, each once; -1 where one was drawn again."""
@@ -118,7 +105,7 @@ class Chooser:
             scores, numbers: [Q, depth], what `nearest` found.
             tries: of these queries, for the random ones.
         """
-        section, size = self.section, len(asked.vectors)
+        section = self.section
         positives = np.einsum("qd,qd->q", asked.vectors, self.documents.read(asked.positives))
         taken: Counter[str] = Counter()
         there = numbers >= 0
@@ -134,29 +121,18 @@ class Chooser:
             taken[f"nearer than rank {first}"] = int((alive & (ranks < first)).sum())
             alive &= ranks >= first
         alive = self._filtered(asked, scores, numbers, positives, alive, taken)
-        chosen = Chosen(
-            np.full((size, section.negatives), -1, np.int64),
-            np.full((size, section.negatives), np.nan, np.float32),
-            np.zeros((size, section.negatives), np.int64),
-            positives.astype(np.float32),
-            taken,
-            candidates,
-        )
         wanted = round(section.random * section.negatives)
-        drawn = self._drawn(asked, positives, wanted, tries) if wanted else (scores[:, :0], numbers[:, :0])
-        rows, columns = (drawn[1] >= 0).nonzero()  # what was drawn may be among the nearest too
-        alive &= ~self._among(numbers, rows, drawn[1][rows, columns])
-        kept = (drawn[1] >= 0).sum(1)
-        place = alive.cumsum(1) - 1
-        alive &= place < (section.negatives - kept)[:, None]
-        rows, columns = alive.nonzero()
-        at = place[rows, columns]
-        chosen.scores[rows, at], chosen.numbers[rows, at] = scores[rows, columns], numbers[rows, columns]
-        chosen.ranks[rows, at] = ranks[rows, columns]
-        rows, columns = (drawn[1] >= 0).nonzero()
-        at = alive.sum(1)[rows] + ((drawn[1] >= 0).cumsum(1) - 1)[rows, columns]
-        chosen.scores[rows, at], chosen.numbers[rows, at] = drawn[0][rows, columns], drawn[1][rows, columns]
-        return chosen
+        drawn_scores, drawn = (
+            self._drawn(asked, positives, wanted, tries) if wanted else (scores[:, :0], numbers[:, :0])
+        )
+        random = drawn >= 0
+        rows, columns = random.nonzero()  # what was drawn may be among the nearest too
+        alive &= ~self._among(numbers, rows, drawn[rows, columns])
+        alive &= alive.cumsum(1) <= section.negatives - random.sum(1, keepdims=True)
+        pairs = ((scores, drawn_scores), (numbers, drawn), (ranks, np.zeros_like(drawn)))
+        tables = [np.concatenate(pair, axis=1) for pair in pairs]
+        scores, numbers, ranks = _first(np.concatenate([alive, random], axis=1), section.negatives, *tables)
+        return Chosen(numbers, scores, ranks, positives.astype(np.float32), taken, candidates)
 
     def _own(self, asked: Asked, numbers: np.ndarray) -> np.ndarray:
         """bool [Q, n], documents that answer their query, or are barred."""
@@ -230,8 +206,20 @@ class Chooser:
         alive = (numbers >= 0) & ~self._own(asked, numbers)
         alive = self._filtered(asked, scores, numbers, positives, alive, Counter())
         alive &= alive.cumsum(1) <= wanted
-        rows, columns = alive.nonzero()
-        drawn = np.full((size, wanted), np.nan, np.float32), np.full((size, wanted), -1, np.int64)
-        at = alive.cumsum(1)[rows, columns] - 1
-        drawn[0][rows, at], drawn[1][rows, at] = scores[rows, columns], numbers[rows, columns]
-        return drawn
+        scores, numbers, _ = _first(alive, wanted, scores, numbers, np.zeros_like(numbers))
+        return scores, numbers
+
+
+def _first(
+    alive: np.ndarray, count: int, scores: np.ndarray, numbers: np.ndarray, ranks: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What is alive, at most `count` in a row, as [Q, count] from the left; behind it NaN, -1 and 0."""
+    rows, columns = alive.nonzero()
+    at = alive.cumsum(1)[rows, columns] - 1
+
+    def placed(values: np.ndarray, nothing: float, dtype: type) -> np.ndarray:
+        table: np.ndarray = np.full((len(alive), count), nothing, dtype)
+        table[rows, at] = values[rows, columns]
+        return table
+
+    return placed(scores, np.nan, np.float32), placed(numbers, -1, np.int64), placed(ranks, 0, np.int64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,11 +61,6 @@ class Mined(Shown):
     def file(self) -> Path:
         """The pairs with their negatives."""
         return self.folder / PAIRS
-
-    def count(self, taken: Counter[str]) -> None:
-        """Add what filters took of one block."""
-        for name, number in taken.items():
-            self.taken[name] = self.taken.get(name, 0) + number
 
     def write(self) -> None:
         """Write the summary and the page into the folder."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from distilvec.corpus import Corpus
 from distilvec.corpus.groups import companion_rows
+from distilvec.judging.tasks import unit
 from distilvec.mining.choosing import Asked
 from distilvec.store import SignalStore
 
@@ -54,16 +55,11 @@ class Collection:
 
     def read(self, numbers: np.ndarray) -> np.ndarray:
         """float32 [n, D], of unit length."""
-        return _unit(self.store.read(self.rows[numbers]))
+        return unit(self.store.read(self.rows[numbers]))
 
 
 def _words(keys: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(keys).view("V16")[:, 0]
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
-    return unit
 
 
 class Pairs:
@@ -161,7 +157,7 @@ class Side(Pairs):
         rows = np.repeat(np.arange(len(chosen)), high - low)
         within = np.arange(len(rows)) - np.repeat((high - low).cumsum() - (high - low), high - low)
         return Asked(
-            _unit(self._store.read(self._vectors[chosen])),
+            unit(self._store.read(self._vectors[chosen])),
             self._positive[chosen],
             rows,
             self._answers[np.repeat(low, high - low) + within],

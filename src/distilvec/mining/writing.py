@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,22 +17,14 @@ _ROWS = 4096
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-class Texts:
-    """Texts of corpus and further documents, numbered through."""
-
-    def __init__(self, corpus: Corpus, further: Corpus | None) -> None:
-        self.corpus, self.further = corpus, further
-
-    def __call__(self, places: np.ndarray) -> list[str]:
-        texts: list[str] = [""] * len(places)
-        inside = places < len(self.corpus)
-        for at, text in zip(inside.nonzero()[0].tolist(), self.corpus.texts(places[inside]), strict=True):
-            texts[at] = text
-        if self.further is not None:
-            rows = places[~inside] - len(self.corpus)
-            for at, text in zip((~inside).nonzero()[0].tolist(), self.further.texts(rows), strict=True):
-                texts[at] = text
-        return texts
+def texts_at(corpus: Corpus, further: Corpus | None, places: np.ndarray) -> list[str]:
+    """Texts of corpus and further documents, numbered through, at int64 [n] places."""
+    texts = np.empty(len(places), object)
+    inside = places < len(corpus)
+    texts[inside] = corpus.texts(places[inside])
+    if further is not None:
+        texts[~inside] = further.texts(places[~inside] - len(corpus))
+    return list(texts)
 
 
 class PairsWriter:
@@ -39,11 +32,14 @@ class PairsWriter:
 
     Args:
         out: an open file.
+        texts: those at places int64 [n], see `texts_at`.
         total: rows to come, of which some are shown.
         given: how many negatives the corpus has a column for.
     """
 
-    def __init__(self, out: Any, texts: Texts, result: Mined, total: int, given: int) -> None:
+    def __init__(
+        self, out: Any, texts: Callable[[np.ndarray], list[str]], result: Mined, total: int, given: int
+    ) -> None:
         self.out, self.texts, self.result, self.given = out, texts, result, given
         self._show = set(np.linspace(0, total - 1, min(SHOWN, total)).astype(int).tolist())
         self._written = 0
@@ -52,7 +48,8 @@ class PairsWriter:
     def block(self, side: Side, chosen: np.ndarray, found: Chosen) -> None:
         """The pairs of a block."""
         result, there = self.result, found.numbers >= 0
-        result.count(found.taken)
+        for name, number in found.taken.items():
+            result.taken[name] = result.taken.get(name, 0) + number
         result.candidates += found.candidates
         counts = there.sum(1)
         result.whole += int((counts == there.shape[1]).sum())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.numpy import save
 
 from distilvec.corpus.lazy import take
 from distilvec.errors import DataError, DistilvecError
 from distilvec.evenly import evenly_spaced
 from distilvec.files import temporary
 from distilvec.store.files import disk_problems
-from distilvec.store.layout import read_signals
+from distilvec.store.layout import read_signals, store_lock
 
 if TYPE_CHECKING:
     from distilvec.teachers.base import Teacher
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Texts that the axes are fitted to, evenly spaced over those that are taught.
 FITTED_TO = 512
+#: Names of the files that keep them.
+AXES = "axes-tokens-*.safetensors"
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,7 @@ def axes_of(folder: Path) -> dict[int, TokenAxes]:
     Raises:
         DataError: a damaged file.
     """
-    files = sorted(folder.glob("axes-tokens-*.safetensors"))
-    return {int(file.stem.removeprefix("axes-tokens-")): _read(file) for file in files}
+    return {int(file.stem.removeprefix("axes-tokens-")): _read(file) for file in sorted(folder.glob(AXES))}
 
 
 def settle_axes(folder: Path, teacher: Teacher, texts: Sequence[str], wanted: Wanted) -> dict[int, TokenAxes]:
@@ -64,7 +64,6 @@ def settle_axes(folder: Path, teacher: Teacher, texts: Sequence[str], wanted: Wa
     Writers that begin at the same time agree on the first file that is there.
 
     Args:
-        folder: the store.
         texts: all that are to be taught, also by other writers.
 
     Raises:
@@ -140,19 +139,12 @@ def _fit(teacher: Teacher, texts: Sequence[str], layers: Sequence[int], wanted: 
 
 def _write(file: Path, axes: TokenAxes) -> None:
     """Make the file, unless another writer was first."""
-    with disk_problems(file), temporary(file.parent) as partial:
-        matrix = torch.from_numpy(np.ascontiguousarray(axes.matrix))
-        content = save({"axes": matrix}, {"retained": repr(axes.retained), "texts": str(axes.texts)})
-        try:
+    about = {"retained": repr(axes.retained), "texts": str(axes.texts)}
+    content = save({"axes": np.ascontiguousarray(axes.matrix)}, about)
+    with store_lock(file.parent), disk_problems(file), temporary(file.parent) as partial:
+        if not file.exists():
             partial.write_bytes(content)  # safetensors' own error for a full disk is none of the system's
-            os.link(partial, file)
-        except FileExistsError:
-            pass
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP):
-                raise
-            if not file.exists():  # a file system without hard links
-                os.replace(partial, file)
+            os.replace(partial, file)
 
 
 def _read(file: Path) -> TokenAxes:

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from distilvec.errors import DataError
-
+#: From here on float16 rounds to infinity.
+BEYOND = 65520.0
 _SMALL = 2.0**-10
+
+
+class Misfit(NamedTuple):
+    """How many of some vectors cannot be stored, the row of the first, what it has, and what to do about it."""
+
+    number: int
+    row: int
+    what: str
+    remedy: str
+
+
+def misfit(vectors: np.ndarray, dtype: str) -> Misfit | None:
+    """Look for a vector, of float32 [n, D], that is not finite or too large for the stored dtype."""
+    largest = np.abs(vectors).max(axis=1, initial=0)
+    wrong = np.flatnonzero(~(largest < (BEYOND if dtype == "float16" else np.inf)))
+    if not len(wrong):
+        return None
+    row = int(wrong[0])
+    if not np.isfinite(largest[row]):
+        return Misfit(
+            len(wrong), row, "values that are not finite", "Try the teacher in float32, or leave the item out."
+        )
+    what = f"a value of {largest[row]:.4g}, float16 ends at 65504"
+    return Misfit(len(wrong), row, what, "Keep this teacher's vectors in float32 (storage: float32 in a recipe).")
 
 
 def pack(vectors: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray | None]:
     """Round vectors to the stored dtype.
 
     Args:
-        vectors: float32 [n, D], finite.
+        vectors: float32 [n, D], without a `misfit`.
         dtype: "float16", "float32", or "int8" (symmetric, one scale per row: value = integer * scale).
 
     Returns:
         Values [n, D] in that dtype, and float32 [n] scales (value = stored value * scale): of int8 always, of float16
         powers of two where a row is too small for it, None where every row keeps its precision without.
-
-    Raises:
-        DataError: where a value is too large for float16.
     """
     if dtype == "int8":
         # float64, so that the quotient of a tiny row by its tiny scale stays within 127.
@@ -29,26 +52,8 @@ def pack(vectors: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray | None
         divisor = np.where(scale > 0, scale, 1).astype(np.float64)
         return np.clip(np.rint(vectors / divisor[:, None]), -127, 127).astype(np.int8), scale
     if dtype == "float16":
-        return _enlarged(vectors, rounded(vectors))
+        return _enlarged(vectors, vectors.astype(np.float16))
     return vectors.astype(np.float32, copy=True), None
-
-
-def rounded(vectors: np.ndarray) -> np.ndarray:
-    """float16 of float32 [n, D].
-
-    Raises:
-        DataError: where a value is too large for it.
-    """
-    with np.errstate(over="ignore"):
-        values = vectors.astype(np.float16)
-    if not np.isfinite(values).all():
-        row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
-        raise DataError(
-            f"a vector has a value of {np.abs(vectors[row]).max():.4g}, float16 ends at 65504",
-            where=f"row {row} of the vectors",
-            remedy="Keep this teacher's vectors in float32 (storage: float32 in a recipe).",
-        )
-    return values
 
 
 def _enlarged(vectors: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:

@@ -15,6 +15,7 @@ import numpy as np
 from distilvec.corpus.lazy import take
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import spilled
+from distilvec.store.codec import misfit
 from distilvec.store.layout import card_dict, check_same_teacher, key_words
 from distilvec.store.part import PART_BYTES
 from distilvec.store.reader import SignalStore
@@ -250,21 +251,14 @@ class _VectorFilling:
 
         def add(rows: np.ndarray, vectors: np.ndarray) -> None:
             vectors = np.asarray(vectors, dtype=np.float32)
-            if vectors.ndim == 2 and len(vectors) == len(rows):
-                # What is not finite is not within the limit either.
-                limit = float(np.finfo(np.float16).max) if self._store.dtype == "float16" else np.inf
-                wrong = np.flatnonzero(~(np.abs(vectors).max(axis=1, initial=0) <= limit))
-                if len(wrong):
-                    row, largest = int(rows[wrong[0]]), float(np.abs(vectors[wrong[0]]).max())
-                    what, remedy = "values that are not finite", "Try the teacher in float32, or leave the item out."
-                    if np.isfinite(largest):
-                        what = f"a value of {largest:.4g}, float16 ends at 65504"
-                        remedy = "Keep this teacher's vectors in float32 (storage: float32 in a recipe)."
-                    raise DataError(
-                        f"the teacher's vector of the text {self._texts[row][:120]!r} has {what}",
-                        where=f"item {row}, key {self._keys[row].tobytes().hex()}",
-                        remedy=f"Nothing of this batch was stored. {remedy}",
-                    )
+            matching = vectors.ndim == 2 and len(vectors) == len(rows)
+            if matching and (wrong := misfit(vectors, self._store.dtype)) is not None:
+                row = int(rows[wrong.row])
+                raise DataError(
+                    f"the teacher's vector of the text {self._texts[row][:120]!r} has {wrong.what}",
+                    where=f"item {row}, key {self._keys[row].tobytes().hex()}",
+                    remedy=f"Nothing of this batch was stored. {wrong.remedy}",
+                )
             writer.add(self._keys[rows], vectors)
 
         yield add

@@ -12,8 +12,8 @@ import logging
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -27,19 +27,22 @@ BUCKET_ROWS = 1 << 20
 _TABLE = re.compile(r"-[0-9a-f]{16,24}\.npy")
 
 
-class Part(Protocol):
-    """A part as the index needs it: its name, its keys uint64 [n, 2] in order, its checksum."""
+@dataclass(frozen=True)
+class Part:
+    """A part that is open: what all signals' parts have.
 
-    @property
-    def name(self) -> str: ...
+    Attributes:
+        name: file name without suffix.
+        words: uint64 [n, 2], the keys; rows are sorted by them.
+        checksum: of the Arrow file's bytes.
+    """
 
-    @property
-    def words(self) -> np.ndarray: ...
+    name: str
+    words: np.ndarray
+    checksum: str
 
-    @property
-    def checksum(self) -> str: ...
-
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self.words)
 
 
 def locate(first: np.ndarray, second_at: Callable[[np.ndarray], np.ndarray], query: np.ndarray) -> np.ndarray:

@@ -85,24 +85,19 @@ class KeyedParts(Generic[PartT]):
         return rows
 
     def _search(self, query: np.ndarray) -> np.ndarray:
+        rows = np.full(len(query), -1, dtype=np.int64)
         if (index := self._index) is not None:
             try:
-                return self._search_index(index, query)
+                position = locate(index.first, lambda at: self._words(self._rows_at(index, at))[:, 1], query)
+                rows[position >= 0] = self._rows_at(index, position[position >= 0])
+                return rows
             except DamagedIndexError:
                 index.remove()
                 self._index = None
-        rows = np.full(len(query), -1, dtype=np.int64)
         for number in self._by_name:
             open_ones = np.flatnonzero(rows < 0)
             at = locate_in_part(self._parts[number], query[open_ones])
             rows[open_ones[at >= 0]] = at[at >= 0] + self._offsets[number]
-        return rows
-
-    def _search_index(self, index: KeyIndex, query: np.ndarray) -> np.ndarray:
-        rows = np.full(len(query), -1, dtype=np.int64)
-        position = locate(index.first, lambda at: self._gather_second(self._rows_at(index, at)), query)
-        present = position >= 0
-        rows[present] = self._rows_at(index, position[present])
         return rows
 
     def _rows_at(self, index: KeyIndex, position: np.ndarray) -> np.ndarray:
@@ -124,15 +119,12 @@ class KeyedParts(Generic[PartT]):
 
     def keys(self, rows: np.ndarray) -> np.ndarray:
         """Keys uint8 [n, 16] of rows, integers [n]."""
+        return self._words(rows).view(np.uint8).reshape(-1, KEY_BYTES)
+
+    def _words(self, rows: np.ndarray) -> np.ndarray:
         out = np.empty((len(rows), 2), dtype="<u8")
         for part, local, target in self._locate_rows(rows):
             out[target] = part.words[local]
-        return out.view(np.uint8).reshape(-1, KEY_BYTES)
-
-    def _gather_second(self, rows: np.ndarray) -> np.ndarray:
-        out = np.empty(len(rows), dtype=np.uint64)
-        for part, local, target in self._locate_rows(rows):
-            out[target] = part.words[local, 1]
         return out
 
     def _locate_rows(self, rows: np.ndarray) -> list[tuple[PartT, np.ndarray, np.ndarray]]:

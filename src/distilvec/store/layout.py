@@ -7,7 +7,7 @@ A store is a folder:
     sentence-<writer>-<n>.json       the part's record, written last: a part without it does not exist
     writer-<writer>.lock             held while that writer is open
     teaching.lock, pull.lock         held while a process teaches all that is missing, or fetches from a copy
-    store.lock                       held while store.json or vocabulary.json is written
+    store.lock                       held while store.json, vocabulary.json or axes of token states are written
     derived/index-<parts>.npy        all keys of all parts in one sorted table; rebuilt when missing
     derived/<signal>-index-<parts>.npy    the same of another signal
 
@@ -148,8 +148,8 @@ def check_same_teacher(existing: str, other: str, where: Path, card: Mapping[str
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """The lock under which store.json and vocabulary.json are written."""
+def store_lock(folder: Path) -> Iterator[None]:
+    """The lock under which store.json, vocabulary.json and axes of token states are written."""
     with disk_problems(folder), locked(folder / "store.lock", wait=True):
         yield
 
@@ -161,7 +161,7 @@ def write_vocabulary(folder: Path, content: Mapping[str, Any]) -> None:
         EnvironmentProblem: where the folder cannot be written.
     """
     if not (folder / VOCABULARY).exists():
-        with _held(folder):
+        with store_lock(folder):
             if not (folder / VOCABULARY).exists():
                 write_json(folder / VOCABULARY, content)
 
@@ -184,7 +184,7 @@ def write_format(folder: Path, wanted: StoreFormat, *, anew: bool = False, ident
         "identity": uuid.uuid4().hex if identity is None else identity,
     }
     target = folder / "store.json"
-    with _held(folder):
+    with store_lock(folder):
         held = any(folder.glob("*.arrow"))
         if target.exists() and (held or not anew):
             return
@@ -224,7 +224,7 @@ def check_same_format(folder: Path, store: StoreFormat) -> None:
     Raises:
         DistilvecError: it has another width or dtype by now.
     """
-    with _held(folder):
+    with store_lock(folder):
         there = read_format(folder)
     if (there.width, there.dtype) != (store.width, store.dtype):
         raise DistilvecError(
@@ -253,7 +253,7 @@ def add_signal(folder: Path, signal: str, width: int, dtype: str, fingerprint: s
     target, wanted = folder / "store.json", {"width": width, "dtype": dtype}
     if fingerprint is not None:
         wanted["fingerprint"] = fingerprint
-    with _held(folder):
+    with store_lock(folder):
         content = read_contents(folder)
         entry = content["signals"].setdefault(signal, wanted)
         if entry.get("fingerprint") != fingerprint:
@@ -274,7 +274,7 @@ def add_signal(folder: Path, signal: str, width: int, dtype: str, fingerprint: s
 
 def note_precision(folder: Path, dtype: str) -> None:
     """Enter in store.json that the teacher computes some of the vectors in this type."""
-    with _held(folder):
+    with store_lock(folder):
         content = read_contents(folder)
         content["teacher"]["dtype"] = dtype
         write_json(folder / "store.json", content, indent=2)

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,9 +15,11 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
+from distilvec.corpus.files import file_checksum
 from distilvec.errors import EnvironmentProblem
 from distilvec.files import checksum_of
 from distilvec.store.files import disk_problems, sync_folder, write_json
+from distilvec.store.index import Part
 from distilvec.store.layout import DTYPES, KEY_BYTES, StoreFormat
 from distilvec.store.statistics import Moments
 from distilvec.system_errors import discard, system_problem
@@ -25,7 +28,6 @@ from distilvec.system_errors import discard, system_problem
 PART_BYTES = 64 << 20
 PART_SECONDS = 300.0
 _ARROW_TYPES = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8()}
-_READ_BYTES = 1 << 22
 #: Numbers of errors that come of a file which is no file, or has nothing in it.
 _NO_FILE = {errno.EISDIR, errno.EINVAL}
 
@@ -35,27 +37,18 @@ class BadPart(Exception):
 
 
 @dataclass(frozen=True)
-class StorePart:
-    """A part that is open: its record and views of the mapped file.
+class StorePart(Part):
+    """Views of a mapped file of sentence vectors.
 
     Attributes:
-        name: file name without suffix.
-        words: uint64 [n, 2], the keys; rows are sorted by them.
         values: [n, D] in the stored dtype.
         scale: float32 [n] of int8, and of float16 where a row needed one; else None.
         moments: of the vectors before rounding.
-        checksum: of the Arrow file's bytes.
     """
 
-    name: str
-    words: np.ndarray
     values: np.ndarray
     scale: np.ndarray | None
     moments: Moments
-    checksum: str
-
-    def __len__(self) -> int:
-        return len(self.words)
 
 
 def arrow_schema(store: StoreFormat, *, scaled: bool = False) -> pa.Schema:
@@ -115,35 +108,29 @@ def write_part(
     """
     # Stable, so that of equal keys the one added first comes first.
     order = np.lexsort((words[:, 1], words[:, 0]))
-    words, values = words[order], values[order]
-    schema = arrow_schema(store, scaled=scale is not None)
-    flat = pa.array(values.reshape(-1), type=_ARROW_TYPES[store.dtype])
-    columns = [
-        pa.Array.from_buffers(schema.field("key").type, len(words), [None, pa.py_buffer(words)]),
-        pa.FixedSizeListArray.from_arrays(flat, store.width),
-    ]
+    flat = pa.array(values[order].reshape(-1), type=_ARROW_TYPES[store.dtype])
+    columns = [pa.FixedSizeListArray.from_arrays(flat, store.width)]
     if scale is not None:
         columns.append(pa.array(scale[order]))
-    write_file(
-        folder,
-        name,
-        pa.record_batch(columns, schema=schema),
-        {"fingerprint": store.fingerprint, "moments": moments.to_dict()},
-        words,
-    )
+    facts = {"fingerprint": store.fingerprint, "moments": moments.to_dict()}
+    write_file(folder / f"{name}.arrow", words[order], columns, arrow_schema(store, scaled=scale is not None), facts)
 
 
-def write_file(folder: Path, name: str, batch: pa.RecordBatch, facts: dict[str, Any], words: np.ndarray) -> None:
-    """Write one record batch and its record, so that the part exists whole or not at all.
+def write_file(
+    arrow: Path, words: np.ndarray, columns: Sequence[pa.Array], schema: pa.Schema, facts: dict[str, Any]
+) -> None:
+    """Write a part of any signal and its record, so that it exists whole or not at all.
 
     Args:
-        facts: what the record says besides rows, sizes, checksums and key range.
         words: uint64 [n, 2], the keys in the order of the rows.
+        columns: all but that of the keys, which is the first.
+        facts: what the record says besides rows, sizes, checksums and key range.
 
     Raises:
-        EnvironmentProblem: where the disk is full or forbids writing. Nothing of the part is left then.
+        EnvironmentProblem: as `write_part`.
     """
-    arrow = folder / f"{name}.arrow"
+    keys = pa.Array.from_buffers(schema.field("key").type, len(words), [None, pa.py_buffer(words)])
+    batch = pa.record_batch([keys, *columns], schema=schema)
     with disk_problems(arrow):
         # Exclusive: a name is never written twice, even where two hosts were given the same writer name.
         arrow.touch(exist_ok=False)
@@ -153,7 +140,7 @@ def write_file(folder: Path, name: str, batch: pa.RecordBatch, facts: dict[str, 
                 with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), batch.schema) as writer:
                     writer.write_batch(batch)
                 os.fsync(handle.fileno())
-            sync_folder(folder)
+            sync_folder(arrow.parent)
             record = {
                 "rows": len(words),
                 "bytes": arrow.stat().st_size,
@@ -163,7 +150,7 @@ def write_file(folder: Path, name: str, batch: pa.RecordBatch, facts: dict[str, 
                 "last_key": words[-1].tobytes().hex(),
                 **facts,
             }
-            _write_record(folder / f"{name}.json", record)
+            _write_record(arrow.with_suffix(".json"), record)
         except BaseException:
             discard(arrow)
             raise
@@ -177,33 +164,31 @@ def open_part(folder: Path, name: str, store: StoreFormat) -> StorePart:
     """Map a part after checking sizes, schema and owner; its bytes are not read.
 
     Raises:
-        BadPart: with the reason, where the files are not what the record says.
-        EnvironmentProblem: where they cannot be read now.
-        FileNotFoundError: where the record itself is gone.
+        BadPart, EnvironmentProblem, FileNotFoundError: as `open_file`.
     """
     schemas = [arrow_schema(store)]
     if store.dtype == "float16":
         schemas.append(arrow_schema(store, scaled=True))
-    record, batch = open_file(folder, name, store.fingerprint, *schemas)
-    rows = batch.num_rows
+    record, words, batch = open_file(folder, name, store.fingerprint, *schemas)
+    rows = len(words)
     try:
         scale = view(batch.column(2).buffers()[1], "<f4", rows, 1)[:, 0] if batch.num_columns > 2 else None
-        part = StorePart(
+        return StorePart(
             name=name,
-            words=view(batch.column(0).buffers()[1], "<u8", rows, 2),
+            words=words,
+            checksum=str(record["checksum"]),
             values=view(batch.column(1).values.buffers()[1], DTYPES[store.dtype], rows, store.width),
             scale=scale,
             moments=Moments.from_dict(record["moments"], store.width),
-            checksum=str(record["checksum"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise BadPart(f"it cannot be read ({type(error).__name__}: {error})") from error
-    check_key_range(part.words, record)
-    return part
 
 
-def open_file(folder: Path, name: str, fingerprint: str, *schemas: pa.Schema) -> tuple[dict[str, Any], pa.RecordBatch]:
-    """A part's record and its one record batch, mapped, after checking owner, size, columns and rows.
+def open_file(
+    folder: Path, name: str, fingerprint: str, *schemas: pa.Schema
+) -> tuple[dict[str, Any], np.ndarray, pa.RecordBatch]:
+    """A part's record, keys uint64 [n, 2] and one record batch, mapped, after checking owner, size, columns and rows.
 
     Raises:
         BadPart: with the reason, where the files are not what the record says.
@@ -228,23 +213,16 @@ def open_file(folder: Path, name: str, fingerprint: str, *schemas: pa.Schema) ->
             batch = reader.get_batch(0)
         if batch.num_rows != record["rows"] or batch.num_rows == 0:
             raise BadPart(f"it has {batch.num_rows} rows, its record says {record['rows']}")
-        return record, batch
+        words = view(batch.column(0).buffers()[1], "<u8", batch.num_rows, 2)
+        if (words[0].tobytes().hex(), words[-1].tobytes().hex()) != (record.get("first_key"), record.get("last_key")):
+            raise BadPart("its key range is not the one in its record")
+        return record, words, batch
     except FileNotFoundError as error:
         raise BadPart("the Arrow file is missing") from error
     except (KeyError, TypeError, ValueError) as error:  # ArrowInvalid is a ValueError
         raise BadPart(f"it cannot be read ({type(error).__name__}: {error})") from error
     except OSError as error:
         raise _unreadable(error, arrow, "it") from error
-
-
-def check_key_range(words: np.ndarray, record: dict[str, Any]) -> None:
-    """Compare the first and the last key with the record's.
-
-    Raises:
-        BadPart: where they differ.
-    """
-    if (words[0].tobytes().hex(), words[-1].tobytes().hex()) != (record.get("first_key"), record.get("last_key")):
-        raise BadPart("its key range is not the one in its record")
 
 
 def verify_part(folder: Path, name: str, *, changed: bool = False) -> None:
@@ -260,19 +238,16 @@ def verify_part(folder: Path, name: str, *, changed: bool = False) -> None:
     """
     file, arrow = folder / f"{name}.json", folder / f"{name}.arrow"
     record = _read_record(file)
-    digest = hashlib.blake2b(digest_size=32)
     try:
         modified = arrow.stat().st_mtime_ns
         if changed and record.get("modified") == modified:
             return
-        with open(arrow, "rb") as handle:
-            while block := handle.read(_READ_BYTES):
-                digest.update(block)
+        checksum = file_checksum(arrow)
     except FileNotFoundError as error:
         raise BadPart("the Arrow file is missing") from error
     except OSError as error:
         raise _unreadable(error, arrow, "it") from error
-    if digest.hexdigest() != record.get("checksum"):
+    if checksum != record.get("checksum"):
         raise BadPart("the checksum does not agree with the file")
     if changed:
         # Where nothing may be written, it is read again the next time.

@@ -16,28 +16,22 @@ import numpy as np
 import pyarrow as pa
 
 from distilvec.errors import DataError
+from distilvec.store.codec import BEYOND
+from distilvec.store.index import Part
 from distilvec.store.keyed import KeyedParts
 from distilvec.store.layout import KEY_BYTES, add_signal, key_words, read_format, read_signals
-from distilvec.store.part import PART_SECONDS, BadPart, check_key_range, open_file, view, write_file
+from distilvec.store.part import PART_SECONDS, BadPart, open_file, view, write_file
 from distilvec.store.scan import clean_up
 
 _TYPES = {"float16": (pa.float16(), np.float16), "float32": (pa.float32(), np.float32), "int32": (pa.int32(), np.int32)}
-#: From here on float16 rounds to infinity.
-_BEYOND = 65520.0
 
 
 @dataclass(frozen=True)
-class RaggedPart:
-    """Views of one mapped file: keys uint64 [n, 2], offsets int64 [n + 1] into the values; its checksum."""
+class RaggedPart(Part):
+    """Views of one mapped file: offsets int64 [n + 1] into the values."""
 
-    name: str
-    words: np.ndarray
     offsets: np.ndarray
     values: np.ndarray
-    checksum: str
-
-    def __len__(self) -> int:
-        return len(self.words)
 
 
 def _schema(dtype: str) -> pa.Schema:
@@ -94,16 +88,13 @@ class RaggedSignal(KeyedParts[RaggedPart]):
         return RaggedSignal, (self.path, self.signal)
 
     def _open(self, name: str) -> RaggedPart:
-        record, batch = open_file(self.path, name, self._fingerprint, _schema(self.dtype))
-        rows = batch.num_rows
-        words = view(batch.column(0).buffers()[1], "<u8", rows, 2)
-        check_key_range(words, record)
+        record, words, batch = open_file(self.path, name, self._fingerprint, _schema(self.dtype))
         column = batch.column(1)
-        offsets = view(column.buffers()[1], "<i8", rows + 1, 1)[:, 0]
+        offsets = view(column.buffers()[1], "<i8", len(words) + 1, 1)[:, 0]
         if offsets[0] != 0 or (np.diff(offsets) < 0).any():
             raise BadPart("the lengths of its rows do not make sense")
         values = view(column.values.buffers()[1], _TYPES[self.dtype][1], int(offsets[-1]), 1)[:, 0]
-        return RaggedPart(name, words, offsets, values, str(record["checksum"]))
+        return RaggedPart(name, words, str(record["checksum"]), offsets, values)
 
     def read(self, rows: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         """Views of the items' values, each [length, width] in the stored dtype; rows as `rows` gives them, no -1.
@@ -120,23 +111,19 @@ class RaggedSignal(KeyedParts[RaggedPart]):
             views.append(part.values[part.offsets[local] : part.offsets[local + 1]].reshape(-1, self.width))
         return views
 
-    def writer(self, name: str, part_bytes: int, part_seconds: float = PART_SECONDS) -> RaggedWriter:
+    def writer(self, name: str, part_bytes: int) -> RaggedWriter:
         """A writer; `name` is that of the store's writer that is open at the same time and holds the lock."""
-        return RaggedWriter(self, name, part_bytes, part_seconds)
+        return RaggedWriter(self, name, part_bytes)
 
 
 def _fitting(values: np.ndarray, dtype: str, signal: str) -> np.ndarray:
-    """Values [n, width] in the stored dtype, which has no scales here: some zeros are right, an item of them is not.
-
-    Raises:
-        DataError: float16 cannot hold them.
-    """
+    """Values [n, width] in the stored dtype, which has no scales here: some zeros are right, an item of them is not."""
     if dtype != "float16":
         return values
     largest, wrong = np.abs(values).max(initial=0), ""
     if 0 < largest < 2.0**-14:
         wrong = f"{signal} has no value above {largest:.4g}, float16 begins at 6.1e-05"
-    elif largest >= _BEYOND:
+    elif largest >= BEYOND:
         wrong = f"{signal} has a value of {largest:.4g}, float16 ends at 65504"
     if wrong:
         raise DataError(
@@ -148,8 +135,8 @@ def _fitting(values: np.ndarray, dtype: str, signal: str) -> np.ndarray:
 class RaggedWriter:
     """Collects items and writes them as whole parts: when one is full or old enough, and with `flush`."""
 
-    def __init__(self, signal: RaggedSignal, name: str, part_bytes: int, part_seconds: float) -> None:
-        self._signal, self._name, self._limit, self._seconds = signal, name, part_bytes, part_seconds
+    def __init__(self, signal: RaggedSignal, name: str, part_bytes: int) -> None:
+        self._signal, self._name, self._limit = signal, name, part_bytes
         self._next = clean_up(signal.path, name, signal.signal)
         self._clear()
 
@@ -181,7 +168,7 @@ class RaggedWriter:
             self._words.append(words.copy())
             self._items.append(values.astype(_TYPES[dtype][1]).reshape(-1))
             self._bytes += self._items[-1].nbytes
-        if self._bytes >= self._limit or time.monotonic() - self._since > self._seconds:
+        if self._bytes >= self._limit or time.monotonic() - self._since > PART_SECONDS:
             self.flush()
 
     def flush(self) -> None:
@@ -190,15 +177,12 @@ class RaggedWriter:
             return
         words, items = np.stack(self._words), self._items
         order = np.lexsort((words[:, 1], words[:, 0]))
-        words = np.ascontiguousarray(words[order])
         items = [items[position] for position in order]
         schema = _schema(self._signal.dtype)
         offsets = np.cumsum([0, *map(len, items)], dtype=np.int64)
         values = pa.array(np.concatenate(items), type=_TYPES[self._signal.dtype][0])
         column = pa.LargeListArray.from_arrays(pa.array(offsets), values).cast(schema.field("values").type)
-        keys = pa.Array.from_buffers(schema.field("key").type, len(words), [None, pa.py_buffer(words)])
-        name = f"{self._signal.signal}-{self._name}-{self._next:06d}"
-        batch = pa.record_batch([keys, column], schema=schema)
-        write_file(self._signal.path, name, batch, {"fingerprint": self._signal._fingerprint}, words)
+        arrow = self._signal.path / f"{self._signal.signal}-{self._name}-{self._next:06d}.arrow"
+        write_file(arrow, words[order], [column], schema, {"fingerprint": self._signal._fingerprint})
         self._next += 1
         self._clear()

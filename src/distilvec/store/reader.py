@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.errors import DataError, DistilvecError
+from distilvec.corpus.keys import content_keys
+from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.files import check_regular, home
 from distilvec.store.codec import unpack
 from distilvec.store.files import disk_problems
@@ -21,15 +22,15 @@ from distilvec.store.layout import (
     read_signals,
     write_format,
 )
-from distilvec.store.part import PART_BYTES, BadPart, StorePart, open_part
+from distilvec.store.part import PART_BYTES, BadPart, StorePart, open_part, verify_part
 from distilvec.store.ragged import RaggedSignal
-from distilvec.store.scan import part_names
+from distilvec.store.scan import part_names, set_aside
 from distilvec.store.statistics import Moments, Statistics
 from distilvec.store.writer import StoreWriter
 
 _CHUNK = 1 << 18
-#: Vectors that are measured at once, in float64.
-_MEASURED = 1 << 13
+#: Vectors that are measured at once, in float64; texts that are looked up at once.
+_MEASURED, _ATTACHED = 1 << 13, 10_000
 
 
 class SignalStore(KeyedParts[StorePart]):
@@ -215,16 +216,12 @@ class SignalStore(KeyedParts[StorePart]):
         ]
         for name in [part.name for part in self._parts] + others:
             try:
-                from distilvec.store.part import verify_part
-
                 verify_part(self.path, name, changed=changed)
             except FileNotFoundError:
                 bad[name] = "its record is missing"
             except BadPart as problem:
                 bad[name] = str(problem)
         for name, reason in bad.items():
-            from distilvec.store.scan import set_aside
-
             set_aside(self.path, name, reason)
         self.bad |= bad
         if bad:
@@ -238,9 +235,36 @@ class SignalStore(KeyedParts[StorePart]):
             text: the column with the texts that were taught.
 
         Raises:
-            DistilvecError: where the column is missing or "label" exists.
+            DistilvecError: no dataset, no such column, or a column "label" already.
             DataError: naming the first text that the store has nothing for.
         """
-        from distilvec.store.attach import attach_rows
-
-        return attach_rows(self.rows, dataset, text)
+        columns = getattr(dataset, "column_names", None)
+        if not columns or not hasattr(dataset, "add_column") or not hasattr(dataset, "__len__"):
+            raise DistilvecError(f"expected a datasets.Dataset with columns, found {type(dataset).__name__}")
+        if text not in columns:
+            raise DistilvecError(f'the dataset has no column "{text}"', remedy=nearest(text, columns))
+        if "label" in columns:
+            raise DistilvecError(
+                'the dataset has a column "label" already',
+                remedy='Rename or remove it: sentence-transformers hands the column "label" to the loss.',
+            )
+        rows = np.empty(len(dataset), dtype=np.int64)
+        for start in range(0, len(dataset), _ATTACHED):
+            texts = dataset[start : start + _ATTACHED][text]
+            empty = next((row for row, each in enumerate(texts) if not isinstance(each, str)), None)
+            if empty is not None:
+                raise DataError(
+                    f"this is {type(texts[empty]).__name__}, not a text",
+                    where=f"row {start + empty} of the dataset",
+                    remedy="Leave the row out.",
+                )
+            chunk_rows = self.rows(content_keys(texts))
+            if (chunk_rows < 0).any():
+                first = int(np.flatnonzero(chunk_rows < 0)[0])
+                raise DataError(
+                    f"the store has no vector for the text {texts[first][:120]!r}",
+                    where=f"row {start + first} of the dataset",
+                    remedy="Teach it first: distilvec teach, or distilvec.store.fill.",
+                )
+            rows[start : start + len(texts)] = chunk_rows
+        return dataset.add_column("label", rows)

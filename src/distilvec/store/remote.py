@@ -8,6 +8,7 @@ without its record does not exist.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import logging
 import secrets
@@ -19,6 +20,7 @@ from typing import Any
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.files import locked, temporary, whole
+from distilvec.store.axes import AXES
 from distilvec.store.files import disk_problems, write_json
 from distilvec.store.layout import (
     VOCABULARY,
@@ -209,25 +211,19 @@ def _remote_names(folder: Path) -> dict[str, str]:
     return names
 
 
+def _matching(system: Any, root: str, pattern: str) -> list[str]:
+    """Names of files on the storage."""
+    return sorted(fnmatch.filter((str(path).rsplit("/", 1)[-1] for path in system.ls(root, detail=False)), pattern))
+
+
 def _names(system: Any, root: str) -> list[str]:
     """Names of the parts on the storage that have a record."""
-    files = [str(path).rsplit("/", 1)[-1] for path in system.ls(root, detail=False)]
-    return sorted(name.removesuffix(".json") for name in files if name.endswith("-000000.json"))
-
-
-def _axes_there(system: Any, root: str) -> list[str]:
-    """Names of the files with axes of token states on the storage."""
-    names = (str(path).rsplit("/", 1)[-1] for path in system.ls(root, detail=False))
-    return sorted(name for name in names if name.startswith("axes-tokens-") and name.endswith(".safetensors"))
+    return [name.removesuffix(".json") for name in _matching(system, root, "*-000000.json")]
 
 
 def _fetch_axes(system: Any, root: str, folder: Path, url: str) -> None:
-    """Copy the axes that the copy's token states lie on, before any of these.
-
-    Raises:
-        DistilvecError: the local store has others.
-    """
-    for name in _axes_there(system, root):
+    """Copy the axes that the copy's token states lie on, before any of these."""
+    for name in _matching(system, root, AXES):
         content = system.cat_file(f"{root}/{name}")
         if not (folder / name).exists():
             with whole(folder / name) as partial:
@@ -237,13 +233,9 @@ def _fetch_axes(system: Any, root: str, folder: Path, url: str) -> None:
 
 
 def _send_axes(system: Any, root: str, folder: Path, url: str) -> None:
-    """Copy the axes that token states lie on; they go before the states.
-
-    Raises:
-        DistilvecError: the copy's states lie on other axes.
-    """
-    there = set(_axes_there(system, root))
-    for file in sorted(folder.glob("axes-tokens-*.safetensors")):
+    """Copy the axes that token states lie on; they go before the states."""
+    there = _matching(system, root, AXES)
+    for file in sorted(folder.glob(AXES)):
         target = f"{root}/{file.name}"
         if file.name not in there:
             system.pipe_file(target, file.read_bytes())

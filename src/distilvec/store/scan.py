@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 PartT = TypeVar("PartT")
 
 
-def part_names(folder: Path, signal: str = SIGNAL) -> list[str]:
+def part_names(folder: Path, signal: str) -> list[str]:
     """Names of the parts of a signal that have a record, in order."""
     pattern = re.compile(rf"({re.escape(signal)}-[A-Za-z0-9].*-\d{{6,}})\.json")
     matches = (pattern.fullmatch(file.name) for file in folder.iterdir())

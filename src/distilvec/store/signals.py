@@ -96,8 +96,7 @@ class SignalFilling:
     @contextmanager
     def writing(self, writer: StoreWriter, part_bytes: int) -> Iterator[Callable[[np.ndarray, Any], None]]:
         """Yield the function that writes a batch of `batches`; `writer` takes sentence vectors. All added is kept."""
-        age = writer.part_seconds
-        writers = {name: signal.writer(writer.name, part_bytes, age) for name, signal in self._signals.items()}
+        writers = {name: signal.writer(writer.name, part_bytes) for name, signal in self._signals.items()}
 
         def add(rows: np.ndarray, items: dict[str, Any]) -> None:
             for name in [name for name in ("sentence", *writers) if name in items]:

@@ -16,7 +16,8 @@ import numpy as np
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import locked
-from distilvec.store.codec import pack, unpack
+from distilvec.store.codec import misfit, pack, unpack
+from distilvec.store.index import build_index
 from distilvec.store.layout import (
     DTYPES,
     KEY_BYTES,
@@ -43,11 +44,8 @@ class StoreWriter:
     block: what has been added is kept. Only a kill loses anything, at most the part in memory.
 
     Args:
-        folder: the store.
-        store: what store.json says.
         name: of this writer; letters, digits, dot, dash, underscore. None takes a free one.
         part_bytes: size of a part, at most 256 MiB.
-        part_seconds: age at which a part is written though it is not full.
         index: bring the table of keys up to date when it closes.
 
     Raises:
@@ -60,13 +58,12 @@ class StoreWriter:
         store: StoreFormat,
         name: str | None = None,
         part_bytes: int = PART_BYTES,
-        part_seconds: float = PART_SECONDS,
         *,
         index: bool = True,
     ) -> None:
         if not 1 <= part_bytes <= MOST_PART_BYTES:
             raise DistilvecError(f"a part has 1 to {MOST_PART_BYTES} bytes, not {part_bytes}")
-        self._folder, self._store, self.part_seconds, self._index = folder, store, part_seconds, index
+        self._folder, self._store, self._index = folder, store, index
         row_bytes = KEY_BYTES + store.width * np.dtype(DTYPES[store.dtype]).itemsize
         self._part_rows = max(1, part_bytes // (row_bytes + 4 * (store.dtype == "int8")))
         self._exit = ExitStack()
@@ -135,21 +132,18 @@ class StoreWriter:
                 f"expected vectors [{len(words)}, {self._store.width}], found {list(vectors.shape)}",
                 where=str(self._folder),
             )
-        finite = np.isfinite(vectors).all(axis=1)
-        if not finite.all():
-            row = int(np.flatnonzero(~finite)[0])
-            raise DataError(
-                f"{np.count_nonzero(~finite)} of {len(vectors)} vectors have values that are not finite",
-                where=f"row {row}, key {keys[row].tobytes().hex()}",
-            )
         # Checked as a whole before the first row is taken over.
+        if (wrong := misfit(vectors, self._store.dtype)) is not None:
+            place = f"row {wrong.row}, key {keys[wrong.row].tobytes().hex()}"
+            told = f"{wrong.number} of {len(vectors)} vectors have {wrong.what}"
+            raise DataError(told, where=place, remedy=wrong.remedy)
         values, scale = pack(vectors, self._store.dtype)
         start = 0
         while start < len(words):
             part = slice(start, start + self._part_rows - self._moments.count)
             self._take(words[part], vectors[part], values[part], None if scale is None else scale[part])
             start = part.stop
-            if self._moments.count == self._part_rows or time.monotonic() - self._since > self.part_seconds:
+            if self._moments.count == self._part_rows or time.monotonic() - self._since > PART_SECONDS:
                 self.flush()
 
     def _take(self, words: np.ndarray, vectors: np.ndarray, values: np.ndarray, scale: np.ndarray | None) -> None:
@@ -193,8 +187,6 @@ class StoreWriter:
             self._usable = False
             if self._index:
                 opened = functools.partial(open_part, self._folder, store=self._store)
-                from distilvec.store.index import build_index
-
                 build_index(self._folder, SIGNAL, lambda: scan_parts(self._folder, SIGNAL, opened)[0])
 
     def __enter__(self) -> StoreWriter:
