@@ -1,4 +1,4 @@
-"""Classification of texts."""
+"""Classification of texts, and of pairs of texts: paraphrase, entailment."""
 
 from __future__ import annotations
 
@@ -47,3 +47,13 @@ class Classification(Task):
     def metrics(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         """Accuracy, macro precision, recall and F1."""
         return classification_scores(labels, logits.argmax(-1))
+
+
+class PairClassification(Classification):
+    """Cross-entropy over C classes of a pair.
+
+    The pair is one input (joint: both texts with the tokenizer's own separator) or two vectors u and v, classified
+    from [u, v, |u - v|, u * v] (separate).
+    """
+
+    kind: ClassVar[str] = "pairs"

@@ -9,9 +9,8 @@ import numpy as np
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.modules.task_head import Encoding
 from distilvec.tasks.base import Task
-from distilvec.tasks.classification import Classification
+from distilvec.tasks.classification import Classification, PairClassification
 from distilvec.tasks.generation import Generation
-from distilvec.tasks.pairs import PairClassification
 from distilvec.tasks.section import TaskSection
 from distilvec.tasks.similarity import SimilarityRegression
 
