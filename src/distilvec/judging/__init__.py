@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from distilvec.judging.drifting import Drift, drift
     from distilvec.judging.encoder import CachedEncoder, Encode, RidgeMapped, apply_map
     from distilvec.judging.generation import GenerationTask
-    from distilvec.judging.loading import expand, load_task, load_tasks
+    from distilvec.judging.loading import expand, load_task, load_tasks, talas_tasks
     from distilvec.judging.neighbours import NeighbourTask
     from distilvec.judging.perceptron import PerceptronTask, disagreement
     from distilvec.judging.perceptron_parts import PerceptronSettings
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from distilvec.judging.similarity import PairTask, SimilarityTask
     from distilvec.judging.spec import TaskSpec
     from distilvec.judging.suite import Judgement, judge
-    from distilvec.judging.talas import talas_tasks
     from distilvec.judging.tasks import JudgingTask, settle_tasks
     from distilvec.judging.verdict import FREE, TRAINED, UNTRAINED, HeldOutTexts, Verdict, judge_run
 

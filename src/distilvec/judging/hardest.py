@@ -32,16 +32,7 @@ class HardItem:
     student: str
 
 
-def hardest(
-    texts: Sequence[str],
-    teacher_vectors: Array,
-    student_vectors: Array,
-    *,
-    count: int = 10,
-    neighbours: int = 10,
-    sample: int = 2_000,
-    seed: int = 0,
-) -> list[HardItem]:
+def hardest(texts: Sequence[str], teacher_vectors: Array, student_vectors: Array, *, count: int = 10) -> list[HardItem]:
     """Items whose nearest neighbours among the others differ most between the two models, worst first.
 
     Neighbourhoods need no map between the two spaces. Of items with equal overlap those come first whose nearest item
@@ -50,9 +41,7 @@ def hardest(
     Args:
         texts: n of them.
         teacher_vectors, student_vectors: [n, D], [n, d], in the same order.
-        count: how many are returned.
-        neighbours: size of the neighbourhoods.
-        sample: a seeded sample of so many items is looked at.
+        count: how many are returned; a sample of 2,000 items is looked at.
 
     Returns:
         At most `count`; none where there are fewer than three items.
@@ -62,7 +51,7 @@ def hardest(
     """
     if len(texts) != len(teacher_vectors):
         raise DataError(f"{len(texts)} texts and {len(teacher_vectors)} vectors of the teacher do not belong together")
-    found = shared_neighbours(teacher_vectors, student_vectors, neighbours=neighbours, sample=sample, seed=seed)
+    found = shared_neighbours(teacher_vectors, student_vectors)
     rows = found.rows
     if len(rows) < 3:
         return []

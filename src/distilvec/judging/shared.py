@@ -22,6 +22,8 @@ Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
 #: How often a part is left out, and which; ranks that are kept, so that enough stay whatever is left out.
 TIMES, PART, RANKS = 100, 0.3, 60
+#: Size of the neighbourhoods.
+NEIGHBOURS = 10
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,12 @@ class SharedNeighbours:
 
 
 def shared_neighbours(
-    teacher_vectors: Array, student_vectors: Array, *, neighbours: int = 10, sample: int = 2_000, seed: int = 0
+    teacher_vectors: Array, student_vectors: Array, *, sample: int = 2_000, seed: int = 0
 ) -> SharedNeighbours:
-    """Find each item's neighbours among the same items, for a teacher and a model.
+    """Find each item's ten neighbours among the same items, for a teacher and a model.
 
     Args:
         teacher_vectors, student_vectors: [n, D], [n, d], in the same order.
-        neighbours: size of the neighbourhoods.
         sample: a seeded sample of so many items is looked at.
 
     Raises:
@@ -117,9 +118,8 @@ def shared_neighbours(
     if len(rows) < 3:
         return SharedNeighbours(rows, (np.zeros((len(rows), 0), np.int64),) * 2, 0)
     sides = [unit(np.asarray(vectors)[rows]) for vectors in (teacher_vectors, student_vectors)]
-    deepest = max(RANKS, 6 * neighbours) + 1
-    first, second = (_others(top_rows(side, side, min(deepest, len(rows)))) for side in sides)
-    return SharedNeighbours(rows, (first, second), min(neighbours, len(rows) - 1))
+    first, second = (_others(top_rows(side, side, min(RANKS + 1, len(rows)))) for side in sides)
+    return SharedNeighbours(rows, (first, second), min(NEIGHBOURS, len(rows) - 1))
 
 
 def _others(ranked: Rows) -> Rows:

@@ -53,13 +53,7 @@ class Slice:
 
 
 def slices(
-    masks: Mapping[str, Mask],
-    teacher_vectors: Array,
-    student_vectors: Array,
-    *,
-    neighbours: int = 10,
-    sample: int = 2_000,
-    seed: int = 0,
+    masks: Mapping[str, Mask], teacher_vectors: Array, student_vectors: Array, *, sample: int = 2_000, seed: int = 0
 ) -> list[Slice]:
     """Return how much of the teacher's neighbourhoods the student shares, by kind of item.
 
@@ -68,7 +62,6 @@ def slices(
     Args:
         masks: name -> bool [n]. Those with fewer than 20 items, or with fewer than 20 outside, are left out.
         teacher_vectors, student_vectors: [n, D], [n, d], in the same order.
-        neighbours: size of the neighbourhoods.
         sample: a seeded sample of so many items is looked at, the same as `agreement`'s.
 
     Returns:
@@ -77,7 +70,7 @@ def slices(
     Raises:
         DataError: different numbers of rows.
     """
-    shared = shared_neighbours(teacher_vectors, student_vectors, neighbours=neighbours, sample=sample, seed=seed)
+    shared = shared_neighbours(teacher_vectors, student_vectors, sample=sample, seed=seed)
     parts = {name: mask[shared.rows] for name, mask in masks.items()}
     parts = {name: mask for name, mask in parts.items() if FEWEST <= mask.sum() <= len(mask) - FEWEST}
     clear = NormalDist().inv_cdf(1 - 0.025 / max(len(parts), 1))

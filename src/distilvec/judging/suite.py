@@ -13,7 +13,7 @@ import numpy as np
 from distilvec.errors import DistilvecError, nearest
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.judging.encoder import CachedEncoder
-from distilvec.judging.scores import SEARCHES, Score, can_be_kept, searches
+from distilvec.judging.scores import Score, can_be_kept, grouped
 from distilvec.judging.tasks import JudgingTask, check_tasks, unique
 from distilvec.progress import Ticker
 from distilvec.showing import Shown
@@ -167,14 +167,7 @@ class Judgement(Shown):
         return self.scores[model]
 
     def _groups(self, model: str) -> dict[str, list[Score]]:
-        scores = list(self._of(model).values())
-        groups = {
-            "in": [s for s in scores if s.domain == "in" and s.kind not in SEARCHES],
-            "out": [s for s in scores if s.domain == "out" and s.kind not in SEARCHES],
-            "all": [s for s in scores if s.kind not in SEARCHES],
-            "retrieval": searches(scores),
-        }
-        return {name: group for name, group in groups.items() if group}
+        return grouped(self._of(model).values())
 
     def _chosen(self, model: str, group: str) -> list[Score]:
         groups, scores = self._groups(model), self._of(model)

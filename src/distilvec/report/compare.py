@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from distilvec.errors import DistilvecError, nearest
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
+from distilvec.judging.scores import grouped
 from distilvec.report.grid import Cell, Grid
 from distilvec.report.ranks import Ranking, make_ranking
 from distilvec.report.rows import (
@@ -22,7 +23,6 @@ from distilvec.report.rows import (
     ModelRow,
     ScoreDifference,
     entry_of,
-    grouped,
     is_its_own_answer,
     shown_groups,
 )
@@ -220,8 +220,7 @@ def _differences(
 
 def _members(scores: Mapping[str, Score], group: str) -> list[str]:
     """Names of the tasks in a group."""
-    entries = {task: entry_of(score) for task, score in scores.items()}
-    return [task for task, entry in entries.items() if group in grouped({task: entry})]
+    return [task for task, score in scores.items() if group in grouped([score])]
 
 
 def _cell(entry: Entry | None) -> Cell:

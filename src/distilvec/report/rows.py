@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from distilvec.judging.scores import SEARCHES, searches
+from distilvec.judging.scores import grouped
 from distilvec.report.data import Part
 from distilvec.report.grid import Cell
 from distilvec.words import ABSENT, comparison, milliseconds, points
@@ -93,7 +93,7 @@ class ModelRow(Part):
 
     @model_validator(mode="after")
     def _fill_averages(self) -> ModelRow:
-        made = {name: average(scores) for name, scores in grouped(self.scores).items()}
+        made = {name: average(scores) for name, scores in grouped(self.scores.values()).items()}
         self.__dict__["averages"] = {**made, **self.averages}
         return self
 
@@ -126,18 +126,6 @@ class ScoreDifference(Part):
         average_of = {"in": "the in-domain average", "out": "the out-of-domain average", "all": "the average"}
         where = (average_of | {NEIGHBOURS: "the teacher's nearest neighbours"}).get(self.group, self.group)
         return comparison(where, self.a, self.b, self.value, (self.low, self.high))
-
-
-def grouped(scores: Mapping[str, ScoreEntry]) -> dict[str, list[ScoreEntry]]:
-    """Sort scores into groups, without empty groups. Searches are in no other group than retrieval."""
-    rest = [score for score in scores.values() if score.kind not in SEARCHES]
-    groups = {
-        "in": [score for score in rest if score.domain == "in"],
-        "out": [score for score in rest if score.domain == "out"],
-        "all": rest,
-        "retrieval": searches(scores.values()),
-    }
-    return {name: members for name, members in groups.items() if members}
 
 
 def average(scores: Iterable[ScoreEntry]) -> ScoreEntry:
@@ -177,7 +165,7 @@ def shown_groups(models: Sequence[ModelRow]) -> list[str]:
 
 def is_its_own_answer(scores: Mapping[str, ScoreEntry], group: str) -> bool:
     """Tell whether a model has 100 on a group by definition, because its own search says which answers are right."""
-    members = grouped(scores).get(group, [])
+    members = grouped(scores.values()).get(group, [])
     return bool(members) and all(each.kind == "neighbours" and each.value > 1 - 1e-9 for each in members)
 
 
