@@ -22,7 +22,7 @@ from distilvec.choosing.prediction import (
 )
 from distilvec.report.grid import Cell, Grid, escape_markdown
 from distilvec.showing import Shown
-from distilvec.words import ABSENT, millions, number, size
+from distilvec.words import ABSENT
 
 NAMES = {"all": "tasks", "retrieval": "retrieval", "agreement": "agreement"}
 
@@ -143,7 +143,7 @@ class Choice(Shown):
         header += [f"{NAMES[each]} %: {' / '.join(self._ways(each, ways))}" for each in shown]
         rows = []
         for row in [self.teacher, *self.rows]:
-            cells = [row.name, millions(row.parameters), size(row.size_bytes), *_speed(row), _fraction(row.agreement)]
+            cells = [*row.cells(), ABSENT if row.agreement is None else f"{row.agreement:.3f}"]
             cells += ["" if row is self.teacher else _kept(row, each, self._ways(each, ways)) for each in shown]
             rows.append([Cell(text) for text in [*cells, "" if row is self.teacher else str(self.prediction(row))]])
         return Grid([*header, "predicted"], rows, [])
@@ -169,17 +169,6 @@ class Choice(Shown):
 
 def _kind(row: Measured) -> Kind:
     return kind_of(row.section or {})
-
-
-def _speed(row: Measured) -> list[str]:
-    if not row.speed:
-        return [ABSENT, ABSENT]
-    latency = f"{row.speed['latency_p50_ms']:.1f} / {row.speed['latency_p95_ms']:.1f}"
-    return [number(round(row.speed["texts_per_second"])), latency]
-
-
-def _fraction(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.3f}"
 
 
 def _kept(row: Measured, measure: str, ways: list[str]) -> str:

@@ -28,6 +28,7 @@ from distilvec.report.surroundings import folder_bytes, unused_pooler
 from distilvec.students import Seen, StudentTap, load_student, ship
 from distilvec.tasks.table import build_task
 from distilvec.training.step import describe
+from distilvec.words import ABSENT, millions, number, size
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -63,6 +64,14 @@ class Measured:
     kept: dict[str, dict[str, float]] = field(default_factory=dict)
     section: dict[str, Any] | None = None
     curve: dict[int, float] = field(default_factory=dict)
+
+    def cells(self) -> list[str]:
+        """Name, parameters, bytes, texts per second and latency, as tables show them."""
+        rate = latency = ABSENT
+        if timed := self.speed:
+            rate = number(round(timed["texts_per_second"]))
+            latency = f"{timed['latency_p50_ms']:.1f} / {timed['latency_p95_ms']:.1f}"
+        return [self.name, millions(self.parameters), size(self.size_bytes), rate, latency]
 
 
 @dataclass

@@ -65,20 +65,11 @@ def shrink(
 ) -> None:
     """Cut a model's layers, vocabulary and widths, and say what each cut keeps."""
     sizes = {"embedding": embedding, "inner": inner, "heads": heads, "positions": positions, "width": width}
+    blocks = integers(layers, "--layers", "2 or 1,6")
+    kept = blocks[0] if blocks is not None and len(blocks) == 1 else blocks
     from distilvec.flow.shrink import shrink_model
 
-    say(shrink_model(model, output, layers=_layers(layers), vocabulary=vocabulary, corpus=corpus, text=text, **sizes))
-
-
-def _layers(text: str | None) -> int | list[int] | None:
-    if text is None:
-        return None
-    numbers = integers(text)
-    if numbers is None:
-        raise DistilvecError(
-            f'"{text[:200]}" is neither a number nor a list of blocks', where="--layers", remedy="For example 2 or 1,6."
-        )
-    return numbers[0] if len(numbers) == 1 else numbers
+    say(shrink_model(model, output, layers=kept, vocabulary=vocabulary, corpus=corpus, text=text, **sizes))
 
 
 def push(

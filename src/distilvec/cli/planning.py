@@ -67,16 +67,17 @@ def plan(
         from distilvec.choosing import KEEP, SAMPLE
         from distilvec.choosing.choose import choose
 
-        sizes: dict[str, Any] = {
-            "layers": _numbers(layers, "--layers"),
-            "vocabularies": _numbers(vocabulary, "--vocabulary"),
-        }
-        budget = _budget(parameters, megabytes, latency)
-        if budget:
+        if budget := _budget(parameters, megabytes, latency):
             _plan_budget(loaded, budget, output, sample=sample, steps=probe_steps or 0)
             return
-        sizes |= {"keep": KEEP if keep is None else keep, "sample": SAMPLE if sample is None else sample}
-        choice = choose(loaded, probe_steps=probe_steps or 0, **sizes)
+        choice = choose(
+            loaded,
+            keep=KEEP if keep is None else keep,
+            sample=SAMPLE if sample is None else sample,
+            probe_steps=probe_steps or 0,
+            layers=integers(layers, "--layers", "1,2,3"),
+            vocabularies=integers(vocabulary, "--vocabulary", "5000,10000"),
+        )
         say(choice.text())
 
 
@@ -143,29 +144,16 @@ def _planned(
         yield recipe_of(teacher, None, section, None, place, judging={"tasks": list(tasks or [])})
 
 
-def _budget(parameters: str | None, megabytes: str | None, latency: str | None) -> Any:
-    """Return what a student may be at most; false where nothing is said."""
-    from distilvec.choosing import Budget
-    from distilvec.words import amount
+def _budget(parameters: str | None, megabytes: str | None, latency: str | None) -> Budget:
+    """Return what a student may be at most, by the section of recipes that says so too; false where nothing is said."""
+    from pydantic import ValidationError
 
-    limits: dict[str, float | None] = {}
-    for name, text, unit in (
-        ("parameters", parameters, ""),
-        ("megabytes", megabytes, "MB"),
-        ("latency", latency, "ms"),
-    ):
-        try:
-            limits[name] = None if text is None else amount(text, unit)
-        except ValueError as error:
-            raise DistilvecError(str(error), where=f"--{name}") from error
-    whole = None if limits["parameters"] is None else int(limits["parameters"])
-    return Budget(whole, limits["megabytes"], limits["latency"])
+    from distilvec.choosing.settle_student import budget_of
+    from distilvec.recipe import AutoSection
+    from distilvec.validation import refusal
 
-
-def _numbers(text: str | None, option: str) -> list[int] | None:
-    if text is None:
-        return None
-    numbers = integers(text)
-    if numbers is None or 0 in numbers:
-        raise DistilvecError(f'"{text[:200]}" is no list of numbers', where=option, remedy="For example 1,2,3.")
-    return numbers
+    limits = {"parameters": parameters, "megabytes": megabytes, "latency": latency}
+    try:
+        return budget_of(AutoSection.model_validate(limits))
+    except ValidationError as error:
+        raise refusal(error, AutoSection, "plan") from error

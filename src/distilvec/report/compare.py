@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from distilvec.errors import DistilvecError, nearest
-from distilvec.judging.bootstrap import Difference, paired_bootstrap
+from distilvec.judging.bootstrap import paired_bootstrap
 from distilvec.judging.scores import grouped
 from distilvec.report.grid import Cell, Grid
 from distilvec.report.ranks import Ranking, make_ranking
@@ -212,9 +212,8 @@ def _differences(
             else:
                 sides = ((1, own), (-1, other))
                 runs = [[sign * mean(seed[task].value for task in tasks) for seed in side] for sign, side in sides]
-            gap: Difference = paired_bootstrap([a for a, _ in scores], [b for _, b in scores], runs=runs)
-            low, high = gap.interval
-            differences[name] = ScoreDifference(a=method, b=reference, group=name, value=gap.value, low=low, high=high)
+            gap = paired_bootstrap([a for a, _ in scores], [b for _, b in scores], runs=runs)
+            differences[name] = ScoreDifference.of(method, reference, name, gap)
     return differences
 
 

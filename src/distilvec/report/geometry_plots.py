@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from distilvec.judging.geometry import MixtureGeometry, Spread
-from distilvec.report.plots import GROUP_COLOURS, INK, LINE, MUTED
+from distilvec.report.plots import GROUP_COLOURS, INK, LINE, MUTED, canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,11 +40,9 @@ def layer_name(each: MixtureGeometry) -> str:
 
 def _histograms(mixtures: list[MixtureGeometry], wanted: dict[str, str], label: str, digits: int = 2) -> Figure:
     """Small multiples with one scale along, and each its own height: a panel's area is all its tokens."""
-    from matplotlib.figure import Figure
-
     columns = min(_COLUMNS, len(mixtures))
     lines = math.ceil(len(mixtures) / columns)
-    figure = Figure(figsize=(2.3 * columns, 1.6 * lines + 0.5), layout="constrained")
+    figure = canvas(2.3 * columns, 1.6 * lines + 0.5)
     together = np.concatenate([mixtures[0].samples[name] for name in wanted])
     low, high = np.percentile(together, [0.5, 99.5])
     edges = np.linspace(low, max(high, low + 1e-6), BINS + 1)
@@ -69,9 +67,7 @@ def _histograms(mixtures: list[MixtureGeometry], wanted: dict[str, str], label: 
 
 def _factors(mixtures: list[MixtureGeometry]) -> Figure:
     """The router's mass, which every aggregation loses, the angular factor, and what both leave, on one scale."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.4, 1.0 + 0.34 * len(mixtures)), layout="constrained")
+    figure = canvas(7.4, 1.0 + 0.34 * len(mixtures))
     modes = dict(zip(("linear", "sba"), GROUP_COLOURS, strict=False))
     columns: list[tuple[str, dict[str, list[Spread]]]] = [
         ("router's mass", {MUTED: [each.mass for each in mixtures]}),
@@ -108,9 +104,7 @@ def _legend(figure: Figure, names: list[str]) -> None:
 
 
 def _loads(layers: list[MixtureGeometry]) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.6, 0.9 + 0.42 * len(layers)), layout="constrained")
+    figure = canvas(5.6, 0.9 + 0.42 * len(layers))
     axes = figure.add_subplot()
     values = np.array([each.load for each in layers])
     axes.pcolormesh(values, cmap="cividis", vmin=0, vmax=float(values.max()))

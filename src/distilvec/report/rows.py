@@ -14,7 +14,7 @@ from distilvec.report.grid import Cell
 from distilvec.words import ABSENT, comparison, milliseconds, points
 
 if TYPE_CHECKING:
-    from distilvec.judging import Score
+    from distilvec.judging import Difference, Score
 
 #: Averages in the order they are shown. Retrieval is never mixed into the others.
 GROUPS = ("in", "out", "all", "retrieval")
@@ -115,6 +115,11 @@ class ScoreDifference(Part):
     value: float
     low: float
     high: float
+
+    @classmethod
+    def of(cls, a: str, b: str, group: str, gap: Difference) -> ScoreDifference:
+        """A difference of `judging` as the record keeps it."""
+        return cls(a=a, b=b, group=group, value=gap.value, low=gap.interval[0], high=gap.interval[1])
 
     @property
     def verdict(self) -> Literal["better", "worse", "open"]:

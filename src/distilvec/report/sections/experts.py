@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from distilvec.report.plots import GROUP_COLOURS, LINE, canvas
 from distilvec.report.sections.base import Block, Data, Heading, Outcome, Picture
 from distilvec.report.sections.tokens import features_of
 from distilvec.students import StudentTap
-from distilvec.training.sample import on_device
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,7 +67,7 @@ def expert_points(student: SentenceTransformer, texts: Sequence[str]) -> np.ndar
     """Return what each expert of the student's head makes of some texts, [K, n, 2]; None if it has no such head."""
     tap, outputs = StudentTap(student.eval()), list[Tensor]()
     for start in range(0, len(texts), BATCH):
-        features: dict[str, Any] = on_device(features_of(student, texts[start : start + BATCH]), student.device)
+        features = features_of(student, texts[start : start + BATCH])
         expert_outputs = tap(features, views=1).extras.get("expert_outputs")  # [1, B, K, d]
         if expert_outputs is None:
             return None

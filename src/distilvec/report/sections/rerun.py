@@ -29,7 +29,7 @@ class Rerun(Data):
             seed=outcome.recipe.training.seed,
             versions=library_versions(),
             git=git_state(),
-            machine=machine(str(outcome.shipped.device)),
+            machine=machine(outcome.shipped),
         )
 
     def blocks(self) -> list[Block]:

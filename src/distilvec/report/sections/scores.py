@@ -195,19 +195,15 @@ def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[
         for group in ("all", "retrieval"):
             both = group in judged.averages(student) and group in judged.averages(other)
             if both and not is_its_own_answer(entries, group) and judged.paired(student, other, group):
-                differences.append(_difference(student, other, group, judged.difference(student, other, group)))
+                gap = judged.difference(student, other, group)
+                differences.append(ScoreDifference.of(student, other, group, gap))
     return differences
 
 
 def _neighbours(found: Mapping[str, SharedNeighbours]) -> list[ScoreDifference]:
     """Compare the student with untrained student and free baseline, on the teacher's nearest neighbours."""
     others = [name for name in found if name != TRAINED]
-    return [_difference(TRAINED, other, NEIGHBOURS, found[TRAINED].minus(found[other])) for other in others]
-
-
-def _difference(a: str, b: str, group: str, gap: Any) -> ScoreDifference:
-    low, high = gap.interval
-    return ScoreDifference(a=a, b=b, group=group, value=gap.value, low=low, high=high)
+    return [ScoreDifference.of(TRAINED, other, NEIGHBOURS, found[TRAINED].minus(found[other])) for other in others]
 
 
 def _rows(outcome: Outcome) -> list[ModelRow]:
