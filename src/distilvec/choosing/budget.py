@@ -140,7 +140,6 @@ def _plain(of: str, model: Any, blocks: Any, depth: int, most: int) -> Candidate
 
 
 def _tables(of: str, model: Any, most: int, mapped: int) -> list[Candidate]:
-    """Static students that fit."""
     rows, width = model.get_input_embeddings().weight.shape
     candidates = []
     for numbers in STATIC_WIDTHS:

@@ -109,7 +109,6 @@ def attempted(wanted: Sequence[Candidate], title: str, make: Callable[[Candidate
 
 
 def own_candidate(recipe: Recipe) -> Candidate | None:
-    """The recipe's own student, unless it is to be chosen."""
     if recipe.student is None or recipe.student.auto is not None:
         return None
     return Candidate("the recipe's", recipe.student.model_dump(exclude_defaults=True))

@@ -59,7 +59,6 @@ class Choice(Shown):
 
     @property
     def by_tasks(self) -> bool:
-        """Tell whether tasks decide, and not agreement."""
         return self.measures != ["agreement"]
 
     def start(self, row: Measured, measure: str) -> float:
@@ -83,7 +82,6 @@ class Choice(Shown):
         return self.chosen or max(self.rows, key=lambda row: self.prediction(row).middle)
 
     def verdict(self) -> str:
-        """Return which one, and how sure that is."""
         row, goal = self.best, f"{100 * self.keep:g} %"
         what = "the teacher on the tasks" if self.by_tasks else "the teacher (mean cosine on held-out texts)"
         if self.chosen is None:
@@ -100,7 +98,6 @@ class Choice(Shown):
         return f"Smallest candidate predicted to keep {goal} of {what}: {row.name}, {self.prediction(row)}; {safer}."
 
     def how(self) -> list[str]:
-        """Return how the prediction was made."""
         misses = [abs(miss) for miss in residuals().values()]
         behind = f"the untrained candidate with a linear map to the teacher's vectors, fitted to {self.texts:,} texts"
         own, start = f"agreement: mean cosine of {behind}, with the teacher on held-out texts.", "agreement"
@@ -136,7 +133,6 @@ class Choice(Shown):
         return ", ".join(parts)
 
     def grid(self) -> Grid:
-        """One row per model, as measured."""
         ways = [way for way in ("untrained", "free", "probe") if any(way in row.kept for row in self.rows)]
         shown = self.measures if self.by_tasks else (["agreement"] if self.probe_steps else [])
         header = ["student", "parameters", "on disk", "texts/s", "p50 / p95 ms", "agreement"]
@@ -152,7 +148,6 @@ class Choice(Shown):
         return [way for way in ways if any(measure in row.kept.get(way, {}) for row in self.rows)]
 
     def text(self) -> str:
-        """Return what a terminal shows."""
         return "\n".join([self.grid().text(), "", self.verdict(), *self.how()])
 
     def _named(self) -> str:
@@ -162,7 +157,6 @@ class Choice(Shown):
         return "\n\n".join([self.grid().markdown(), *map(escape_markdown, [self.verdict(), *self.how()])])
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values: what was measured, predicted and chosen."""
         candidates = [asdict(row) | {"predicted": asdict(self.prediction(row))} for row in self.rows]
         return asdict(self) | {"rows": candidates, "chosen": self.best.name, "verdict": self.verdict()}
 

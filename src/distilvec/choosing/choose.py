@@ -131,7 +131,6 @@ def texts_read(recipe: Recipe, corpus: Corpus) -> int:
 
 
 def planned_steps(recipe: Recipe, corpus: Corpus) -> int:
-    """Steps of the recipe's training."""
     return recipe.training.steps(_items(recipe, corpus))
 
 

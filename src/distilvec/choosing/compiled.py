@@ -77,14 +77,12 @@ class Compiled:
         return frontier
 
     def verdict(self) -> str:
-        """Return which one, and how sure that is."""
         best = self.best
         others = [row for row in self.rows if row is not best and self.prediction(row).high > self.prediction(best).low]
         close = f"; {len(others)} others cannot be told from it" if others else "; no other comes near"
         return f"Best candidate within {self.budget}: {best.name}, order {self.prediction(best)} after training{close}."
 
     def how(self) -> list[str]:
-        """Return how the prediction was made."""
         rounds = ", ".join(map(str, self.rounds))
         return [
             "order: Spearman's rank correlation between the student's and the teacher's cosines on held-out texts, in "
@@ -107,11 +105,9 @@ class Compiled:
         return Grid(header, [[Cell(text) for text in row] for row in rows], [])
 
     def text(self) -> str:
-        """Return what a terminal shows."""
         return "\n".join([self.grid().text(), "", self.verdict(), *self.how()])
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values: what was measured, predicted and chosen."""
         candidates = [asdict(row) | {"predicted": asdict(self.prediction(row))} for row in self.rows]
         return asdict(self) | {"rows": candidates, "chosen": self.best.name, "verdict": self.verdict()}
 

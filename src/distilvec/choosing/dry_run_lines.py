@@ -33,7 +33,6 @@ class Plan:
         self.lines.append((stage, text))
 
     def text(self) -> str:
-        """Return what a terminal shows."""
         width = max(len(stage) for stage, _ in self.lines)
         lines = [f"{stage:<{width}}  {text}" for stage, text in self.lines]
         return "\n".join([*lines, *self.examples, *(f"note: {note}" for note in self.notes)])

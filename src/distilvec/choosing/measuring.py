@@ -110,7 +110,6 @@ class Bench:
         return self._of(self.sample.holdout_rows)
 
     def timed(self) -> list[str]:
-        """Texts that speed is measured on."""
         texts = self.sample.texts(self.sample.train_rows)
         return [texts[row] for row in evenly_spaced(len(texts), TIMED)]
 

@@ -55,7 +55,6 @@ class Stored:
     store: SignalStore
 
     def source(self, corpus: Corpus, rows: np.ndarray, cache: Path, task: Task | None = None) -> StoreSource:
-        """Return where training gets its vectors from."""
         return StoreSource(self.store, corpus, rows)
 
 
@@ -239,7 +238,6 @@ def _send(worker: subprocess.Popen[bytes], message: bytes) -> None:
 
 
 def main() -> None:
-    """A worker's life."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this one
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints does not get between the answers

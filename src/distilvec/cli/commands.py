@@ -13,16 +13,12 @@ from distilvec.errors import DistilvecError
 
 
 class TaskKind(StrEnum):
-    """Kinds of supervised tasks."""
-
     classification = "classification"
     pairs = "pairs"
     similarity = "similarity"
 
 
 class Encoding(StrEnum):
-    """The ways to read a pair of texts."""
-
     joint = "joint"
     separate = "separate"
 

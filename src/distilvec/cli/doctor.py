@@ -32,7 +32,6 @@ def _version(package: str) -> str | None:
 
 
 def report() -> str:
-    """Lines for a terminal."""
     import torch
 
     from distilvec import __version__

@@ -17,8 +17,6 @@ READ = 200_000
 
 
 class ExportFormat(StrEnum):
-    """The program a student is exported for."""
-
     onnx = "onnx"
     gguf = "gguf"
 
@@ -153,7 +151,6 @@ def export(
 
 
 def _texts(data: Path, text: str) -> list[str]:
-    """All texts of a file, each once."""
     from distilvec.corpus import read_corpus
 
     with tempfile.TemporaryDirectory(prefix="distilvec-texts-") as place:

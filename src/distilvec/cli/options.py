@@ -62,8 +62,6 @@ Output = Annotated[
 
 
 class Engine(StrEnum):
-    """The engines that teaching runs on."""
-
     process = "process"
     ray = "ray"
 

@@ -65,7 +65,6 @@ def automatic_tasks(corpus: Corpus, task: str | None = None) -> list[JudgingTask
 
 
 def named_or_automatic(recipe: Any, corpus: Corpus, named: list[JudgingTask]) -> list[JudgingTask]:
-    """The tasks that a recipe names, or those that its corpus allows."""
     return named or automatic_tasks(corpus, recipe.task.kind if recipe.task else None)
 
 

@@ -134,7 +134,6 @@ def benchmark_tasks(benchmark: Any) -> list[MtebTask] | None:
 
 
 def is_benchmark(found: Any) -> bool:
-    """Tell whether this is a benchmark object of MTEB's."""
     return hasattr(found, "tasks") and type(found).__module__.startswith("mteb.")
 
 

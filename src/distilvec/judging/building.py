@@ -23,7 +23,6 @@ from distilvec.judging.tasks import JudgingTask, folded_parts
 
 
 def build_judging_task(spec: TaskSpec, folder: Path) -> JudgingTask:
-    """The task of a description whose files are relative to a folder."""
     return _BUILDERS[spec.kind](spec, _Files(spec, folder))
 
 

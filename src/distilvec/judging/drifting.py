@@ -44,7 +44,6 @@ class Drift:
     examples: list[tuple[str, str, float]] = field(default_factory=list)
 
     def sentence(self) -> str:
-        """Return what it means."""
         fresh = self.new - self.shared
         if not fresh:
             return "No drift: all new texts are among the old ones."

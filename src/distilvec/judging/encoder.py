@@ -180,17 +180,14 @@ class ChangedEncoder:
     encode = __call__
 
     def query(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of search queries."""
         return self._change(self._inner.query(texts))
 
     def document(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of documents to be found."""
         return self._change(self._inner.document(texts))
 
     encode_query, encode_document = query, document
 
     def has_side(self, side: str) -> bool:
-        """Tell whether the model reads queries, or documents, in a way of their own."""
         return self._inner.has_side(side)
 
 

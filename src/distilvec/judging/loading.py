@@ -172,7 +172,6 @@ def _registered(name: str, folder: Path | None) -> JudgingTask:
 
 
 def _task_file(spec: Any) -> Path | None:
-    """The file of descriptions that a name means; None where it means something else."""
     file = Path(home(str(spec))) if isinstance(spec, str | Path) else None
     return file if file is not None and file.suffix in (".yaml", ".yml", ".json") else None
 

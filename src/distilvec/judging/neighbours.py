@@ -86,7 +86,6 @@ class NeighbourTask(RetrievalTask):
         self._bm25, self._settled = None, True
 
     def check(self, encode: Encode) -> None:
-        """Refuse to score where there is no teacher to say what is right."""
         if not self._settled and self.teacher is None:
             raise DistilvecError(
                 "the teacher's nearest neighbours are what should be found here, and there is no teacher",

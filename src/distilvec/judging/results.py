@@ -68,7 +68,6 @@ class ResultFiles:
 
 
 def model_meta(name: str, revision: str) -> Any:
-    """Return what MTEB wants to know of a model."""
     from mteb.models.model_meta import ModelMeta
 
     plain = re.sub(r"[^\w.-]+", "_", name).strip("._-") or "model"

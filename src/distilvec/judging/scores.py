@@ -53,7 +53,6 @@ class Outputs:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Outputs:
-        """The inverse of `to_dict`."""
         return cls(data["metric"], _unpack(data["truth"]), _unpack(data["predicted"]))
 
 

@@ -96,7 +96,6 @@ class TaskSpec(BaseModel):
     @field_validator("train", "validation", "test", "queries", "corpus", "qrels", mode="before")
     @classmethod
     def _rows_of_python(cls, source: Any) -> Any:
-        """A frame, an Arrow table or a data set as its rows."""
         if is_dataset(source) or is_table(source):
             return list(given_rows(source))
         if isinstance(source, Path):

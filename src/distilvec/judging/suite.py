@@ -154,7 +154,6 @@ class Judgement(Shown):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Judgement:
-        """The inverse of `to_dict`."""
         scores = {
             model: {task: Score.from_dict(score) for task, score in by_task.items()}
             for model, by_task in data["scores"].items()

@@ -109,7 +109,6 @@ def sampled(texts: list[str], limit: int | None, generator: np.random.Generator)
 
 
 def settle_tasks(tasks: Sequence[JudgingTask], teacher: Encode) -> None:
-    """Tell all tasks the teacher's encoder."""
     for task in tasks:
         task.settle(teacher)
 

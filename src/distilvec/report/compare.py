@@ -104,7 +104,6 @@ class CompareTable:
         return out.getvalue()
 
     def markdown(self) -> str:
-        """A pipe table with the statements below."""
         return self.grid().markdown()
 
     def table(self) -> str:
@@ -112,7 +111,6 @@ class CompareTable:
         return self.grid().text()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
         values: dict[str, Any] = TypeAdapter(CompareTable).dump_python(self, mode="json")
         return values
 
@@ -218,7 +216,6 @@ def _differences(
 
 
 def _members(scores: Mapping[str, Score], group: str) -> list[str]:
-    """Names of the tasks in a group."""
     return [task for task, score in scores.items() if group in grouped([score])]
 
 

@@ -19,7 +19,6 @@ FILES = ("geometry.md", "geometry.json")
 
 
 def geometry_markdown(found: Geometry, name: str) -> str:
-    """The tables: the space, then the mixtures."""
     space = found.space
     rank = f"{space['effective_rank']:.1f} ({100 * space['rank_share']:.0f} % of the possible)"
     numbers = facts(

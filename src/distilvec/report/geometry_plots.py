@@ -34,7 +34,6 @@ def mixture_figures(mixtures: list[MixtureGeometry]) -> dict[str, Figure]:
 
 
 def layer_name(each: MixtureGeometry) -> str:
-    """Return what a row or panel is called."""
     return "all layers" if each.layer == 0 else f"layer {each.layer}"
 
 

@@ -66,7 +66,6 @@ class ScoreEntry(Part):
 
     @property
     def metric_name(self) -> str:
-        """The metric as it is printed."""
         return METRIC_NAMES.get(self.metric, self.metric)
 
 
@@ -123,7 +122,6 @@ class ScoreDifference(Part):
 
     @property
     def verdict(self) -> Literal["better", "worse", "open"]:
-        """Better or worse only if the interval leaves out zero."""
         return "better" if self.low > 0 else "worse" if self.high < 0 else "open"
 
     def statement(self) -> str:

@@ -33,7 +33,6 @@ class Machine(Part):
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
     versions = {"python": platform.python_version()}
     for name in ("distilvec", *LIBRARIES):
         try:
@@ -53,13 +52,11 @@ def git_state() -> str | None:
 
 
 def machine(model: Any) -> Machine:
-    """Return what times were measured on."""
     found = machine_of(model)
     return Machine(name=found.pop("machine"), system=platform.system(), **found)
 
 
 def folder_bytes(folder: Path) -> int:
-    """Size of a folder's files."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 

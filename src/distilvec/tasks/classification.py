@@ -35,7 +35,6 @@ class Classification(Task):
         self.register_buffer("values", table, persistent=False)
 
     def codes(self, labels: Tensor) -> Tensor:
-        """Labels [B] as the corpus has them -> class codes int64 [B]."""
         if self.values is None:
             return labels.long()
         return torch.searchsorted(self.values.to(labels.device), labels.long())
@@ -45,7 +44,6 @@ class Classification(Task):
         return torch.nn.functional.cross_entropy(logits.movedim(-1, 1), codes, reduction="none")
 
     def metrics(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        """Accuracy, macro precision, recall and F1."""
         return classification_scores(labels, logits.argmax(-1))
 
 

@@ -80,7 +80,6 @@ class TaskSection(BaseModel):
 
     @property
     def writes(self) -> bool:
-        """Tell whether the student is to write."""
         return self.kind == "generation"
 
     @property

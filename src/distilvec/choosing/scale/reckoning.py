@@ -150,7 +150,6 @@ class Scale:
         return ratio, CAUTIOUS * ratio
 
     def estimate(self, texts: int) -> Estimate:
-        """Time, disk, network and device hours."""
         rates, count = self.rates, self.devices.count
         teaching = self._seconds(texts, rates.teaching)
         training = None if rates.training is None else self._seconds(texts * rates.epochs, rates.training)
@@ -248,7 +247,6 @@ class Scale:
         return lines
 
     def text(self) -> str:
-        """Return what a terminal shows."""
         title = f"{self.devices}" + (" (estimated)" if self.devices.kind else " (measured rates)")
         return "\n".join([title, "", self.grid().text(), "", *self.arithmetic()])
 

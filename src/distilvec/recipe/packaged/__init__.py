@@ -106,7 +106,6 @@ def _for_set(name: str, text: str, data: str) -> str:
 
 
 def listing() -> str:
-    """Every recipe with the first sentence of what it says of itself."""
     width = max(len(name) for name in names())
     return "\n".join(f"{name:<{width}}  {_summary(name)}" for name in names())
 

@@ -41,7 +41,6 @@ def render_html(record: Record, drawn: Mapping[str, str] | None = None) -> str:
 
 
 def draw_figures(record: Record) -> dict[str, str]:
-    """Name -> SVG document of each figure."""
     return draw(picture for chapter in record.chapters() for picture in pictures(chapter.blocks))
 
 

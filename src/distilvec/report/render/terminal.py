@@ -58,7 +58,6 @@ def show_scores(scores: Judgement | Mapping[str, Score] | Sequence[Score]) -> No
 
 
 def scores_grid(scores: Judgement | Mapping[str, Score] | Sequence[Score]) -> Grid:
-    """The table behind `show_scores`."""
     if hasattr(scores, "scores"):
         models = {name: list(by_task.values()) for name, by_task in scores.scores.items()}
     else:

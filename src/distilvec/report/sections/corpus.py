@@ -50,7 +50,6 @@ class CorpusFacts(Data):
         )
 
     def blocks(self) -> list[Block]:
-        """The counts, next to what was rejected and what is also an evaluation item."""
         other: list[Block] = []
         if self.rejected:
             rejected = sorted(self.rejected.items(), key=lambda pair: -pair[1])
@@ -65,7 +64,6 @@ class CorpusFacts(Data):
         return [Cards([card for card in ([self.facts()], other) if card])]
 
     def facts(self) -> Table:
-        """Return what was read, kept and cut."""
         rejected, overlap = sum(self.rejected.values()), sum(self.overlap.values())
         of = f" ({share(rejected / self.read)} of what was read)" if self.read else ""
         lines = (

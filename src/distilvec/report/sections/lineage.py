@@ -128,8 +128,6 @@ class StudentFacts(Part):
 
 
 class Lineage(Data):
-    """The models of a run."""
-
     teachers: list[TeacherFacts] = Field([])
     scorers: list[ScorerFacts] = Field([])
     student: StudentFacts = Field(StudentFacts())
@@ -161,7 +159,6 @@ class Lineage(Data):
         return cls(teachers=[_teacher(each) for each in outcome.taught], scorers=scorers, student=student)
 
     def blocks(self) -> list[Block]:
-        """A card for each model."""
         cards = []
         for teacher in self.teachers:
             card: list[Block] = [Heading(title("Teacher", teacher)), teacher.facts()]

@@ -60,7 +60,6 @@ class Scores(Data):
         return cls(models=_rows(outcome), comparisons=compared, compared_on=verdict.agreement.get("items"))
 
     def model(self, role: Role) -> ModelRow | None:
-        """The first model of this role."""
         return next((row for row in self.models if row.role == role), None)
 
     def tasks(self) -> list[str]:
@@ -85,7 +84,6 @@ class Scores(Data):
         return teacher is not None and is_its_own_answer(teacher.scores, group)
 
     def blocks(self) -> list[Block]:
-        """The main table, what the intervals support, and every task."""
         if not self.models:
             return []
         teachers = {row.name for row in self.models if row.role == "teacher"}
@@ -145,7 +143,6 @@ class Scores(Data):
         return Cell(percent(self.retention(row, group)))
 
     def task_grid(self) -> Grid:
-        """One row per task, one column per model."""
         rows = []
         for task in self.tasks():
             entries = [row.scores.get(task) for row in self.models]

@@ -76,7 +76,6 @@ class Spaces(Data):
         return [to_hex(ramp(0.05 + 0.85 * place / max(len(order) - 1, 1))) for place in order]
 
     def figure(self) -> Figure:
-        """Both spaces side by side; a text has the same colour in both."""
         figure, colours = canvas(9.2, 4.4), self.colours()
         for position, (name, points) in enumerate((("teacher", self.teacher), ("student", self.student))):
             axes = figure.add_subplot(1, 2, position + 1)
