@@ -13,7 +13,7 @@ from tests.report.example import example, teacher
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.compare import Comparison
-from distilvec.judging import Score
+from distilvec.judging import Judgement, Score
 from distilvec.judging.bootstrap import make_score, paired_bootstrap
 from distilvec.judging.scores import Outputs
 from distilvec.report import (
@@ -179,7 +179,8 @@ def _score(task: str, value: float, kind: str = "similarity", n: int = 400, seed
 
 
 def test_show_scores(capsys: pytest.CaptureFixture[str]) -> None:
-    show_scores({"a": _score("a", 0.8), "b": _score("b", 0.6), "r": _score("r", 0.5, "retrieval")})
+    scores = {"a": _score("a", 0.8), "b": _score("b", 0.6), "r": _score("r", 0.5, "retrieval")}
+    show_scores(Judgement({"model": scores}))
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("accuracy", "average", "retrieval"))
 

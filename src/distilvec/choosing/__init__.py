@@ -9,14 +9,11 @@ if TYPE_CHECKING:
     from distilvec.choosing.budget import Budget
     from distilvec.choosing.candidates import Candidate
     from distilvec.choosing.choice import Choice
-    from distilvec.choosing.choose import KEEP, SAMPLE
     from distilvec.choosing.compiled import Compiled, compile_budget
     from distilvec.choosing.measuring import Measured
     from distilvec.choosing.prediction import Prediction, predict
 
 __all__ = [
-    "KEEP",
-    "SAMPLE",
     "Budget",
     "Candidate",
     "Choice",

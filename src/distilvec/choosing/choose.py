@@ -80,16 +80,8 @@ def choose(
     if whole is not corpus:
         notes.append(f"Word pieces were chosen by {COUNTED:,} of the texts; a run chooses by all.")
     names = [task.name for task in bench.tasks]
-    return Choice(
-        keep,
-        measure_teacher(bench),
-        rows,
-        len(few.train_rows),
-        texts_read(recipe, corpus),
-        names,
-        probe_steps,
-        notes,
-    )
+    read = texts_read(recipe, corpus)
+    return Choice(keep, measure_teacher(bench), rows, len(few.train_rows), read, names, probe_steps, notes)
 
 
 class Planned(NamedTuple):

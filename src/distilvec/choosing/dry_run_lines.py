@@ -63,7 +63,8 @@ def describe_mining(corpus: Corpus, further: Corpus | None, width: int, summary:
 
 def describe_end(recipe: Recipe, seconds: float, disk: float, summary: Plan, *, teaching_only: bool) -> None:
     """Say how much room and time all of it takes, and what it leaves."""
-    free = shutil.disk_usage(existing(Path(recipe.output))).free
+    output = Path(recipe.output).absolute()
+    free = shutil.disk_usage(next(place for place in (output, *output.parents) if place.exists())).free
     summary.add("disk", f"{size(disk)} will be written; {size(free)} are free")
     summary.add("time", f"about {duration(seconds)}" + ("" if teaching_only else " before judging"))
     if disk > free:
@@ -72,8 +73,3 @@ def describe_end(recipe: Recipe, seconds: float, disk: float, summary: Plan, *, 
         summary.add(
             "output", f"{recipe.output}: student/, report.html, report.md, report.json, run.jsonl, checkpoints/"
         )
-
-
-def existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
-    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())

@@ -97,10 +97,6 @@ class Bench:
     probe_steps: int = 0
     seen: Seen = field(default_factory=lambda: Seen(further=True))
 
-    @property
-    def teacher(self) -> str:
-        return self.taught[0].teacher.card.name
-
     def train(self) -> tuple[list[str], npt.NDArray[np.float32]]:
         """Texts that maps are fitted to, and the first teacher's vectors."""
         return self._of(self.sample.train_rows)
@@ -171,16 +167,16 @@ def shipped(
     section: StudentSection,
     student: SentenceTransformer,
     bench: Bench,
-    free: npt.NDArray[Any] | None = None,
+    free: npt.NDArray[Any] | None,
 ) -> Measured:
     """Size and speed of the folder that people would load; with a map, it is put behind where the section wants it."""
-    head, in_space = None, section.space == "teacher" and free is not None
-    if in_space and free is not None:
+    head = None
+    if section.space == "teacher" and free is not None:
         head = torch.nn.Linear(free.shape[0], free.shape[1], bias=False)
         head.weight.data = torch.from_numpy(np.ascontiguousarray(free.T))
     with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as place:
         folder = Path(place) / "student"
-        ship(student, folder, space="teacher" if in_space else "own", teacher_map=head)
+        ship(student, folder, space="own" if head is None else "teacher", teacher_map=head)
         opened = load_student(str(folder))
         timed = speed(opened, bench.timed(), singles=30, seconds=SECONDS)
         measured = Measured(candidate.name, parameters(opened), folder_bytes(folder), timed)
@@ -193,7 +189,7 @@ def _tasks_kept(name: str, model: Any, bench: Bench) -> dict[str, float]:
     if bench.judged is None:
         return {}
     own = judge({name: model}, bench.tasks).averages(name)
-    teacher = bench.judged.averages(bench.teacher)
+    teacher = bench.judged.averages(bench.taught[0].teacher.card.name)
     return {group: own[group] / teacher[group] for group in GROUPS if can_be_kept(teacher.get(group, 0))}
 
 

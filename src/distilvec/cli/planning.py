@@ -64,32 +64,26 @@ def plan(
                 raise DistilvecError(f"this is a number of texts, not {rows}", where="--rows")
             say(scale(loaded, int(rows), Devices.read(devices or "1"), price_per_hour).text())
             return
-        from distilvec.choosing import KEEP, SAMPLE
         from distilvec.choosing.choose import choose
 
         if budget := _budget(parameters, megabytes, latency):
             _plan_budget(loaded, budget, output, sample=sample, steps=probe_steps or 0)
             return
-        choice = choose(
-            loaded,
-            keep=KEEP if keep is None else keep,
-            sample=SAMPLE if sample is None else sample,
-            probe_steps=probe_steps or 0,
-            layers=integers(layers, "--layers", "1,2,3"),
-            vocabularies=integers(vocabulary, "--vocabulary", "5000,10000"),
-        )
-        say(choice.text())
+        given: dict[str, Any] = {"keep": keep, "sample": sample, "probe_steps": probe_steps}
+        given["layers"] = integers(layers, "--layers", "1,2,3")
+        given["vocabularies"] = integers(vocabulary, "--vocabulary", "5000,10000")
+        say(choose(loaded, **{name: value for name, value in given.items() if value is not None}).text())
 
 
 def _plan_budget(recipe: Recipe, budget: Budget, output: Path | None, *, sample: int | None, steps: int) -> None:
     """The best student within a budget, in words and, with an output, as a picture."""
     from distilvec.choosing import compile_budget, write_plan
-    from distilvec.choosing.compiled import SAMPLE
     from distilvec.folders import claim
 
     if output is not None:
         claim(output)  # now, not when everything is measured
-    compiled = compile_budget(recipe, budget, sample=SAMPLE if sample is None else sample, steps=steps)
+    sizes = {} if sample is None else {"sample": sample}
+    compiled = compile_budget(recipe, budget, steps=steps, **sizes)
     say(compiled.text())
     if output is not None:
         say(f"picture     {write_plan(compiled, output)}")

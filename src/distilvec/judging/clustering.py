@@ -11,7 +11,7 @@ from distilvec.errors import DataError
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import JudgingTask, distinct, same_length, unit
+from distilvec.judging.tasks import JudgingTask, same_length, unit
 
 
 class ClusteringTask(JudgingTask):
@@ -20,7 +20,6 @@ class ClusteringTask(JudgingTask):
     The interval is over items with the clusters as found; the spread over starts is in the details.
 
     Args:
-        name: unique name.
         texts: the items.
         labels: the known group of each, compared as text.
         starts: how many k-means runs.
@@ -50,9 +49,6 @@ class ClusteringTask(JudgingTask):
         if len(names) < 2:
             raise DataError(f'all {len(rows)} items have the same label, "{names[0]}"', where=f"task {name}")
         self._codes, self.clusters, self.starts = codes.astype(np.int32), len(names), starts
-
-    def texts(self) -> list[str]:
-        return distinct(self._texts)
 
     def test_items(self) -> list[tuple[str, ...]]:
         return [(text,) for text in self._texts]

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DataError
+from distilvec.evenly import sampled_rows
 from distilvec.judging.agreement import SAMPLE
 from distilvec.judging.shared import NEIGHBOURS
 from distilvec.judging.tasks import top_rows, unit
@@ -17,8 +18,8 @@ RANK_SHARE_ALARM = 0.05
 HUBNESS_ALARM = 10.0
 
 
-def collapse(vectors: npt.NDArray[Any], *, seed: int = 0) -> dict[str, Any]:
-    """Signs of collapse on a seeded sample of at most 2,000 vectors [n, d], n >= 2.
+def collapse(vectors: npt.NDArray[Any]) -> dict[str, Any]:
+    """Signs of collapse on a sample of at most 2,000 vectors [n, d], n >= 2.
 
     Returns:
         `mean_cosine` over distinct pairs, in [-1, 1]; `effective_rank`, exp of the entropy of the singular
@@ -32,9 +33,7 @@ def collapse(vectors: npt.NDArray[Any], *, seed: int = 0) -> dict[str, Any]:
     vectors = np.asarray(vectors)
     if vectors.ndim != 2 or len(vectors) < 2 or not np.isfinite(vectors).all():
         raise DataError(f"at least two finite vectors are needed, not an array of shape {list(vectors.shape)}")
-    if len(vectors) > SAMPLE:
-        vectors = vectors[np.sort(np.random.default_rng(seed).choice(len(vectors), SAMPLE, replace=False))]
-    points = unit(vectors).astype(np.float64)
+    points = unit(vectors[sampled_rows(np.arange(len(vectors)), SAMPLE)]).astype(np.float64)
     n, width = points.shape
     total = points.sum(axis=0)
     mean_cosine = float((total @ total - np.square(points).sum()) / (n * (n - 1)))

@@ -100,13 +100,12 @@ class Geometry:
         return values
 
 
-def geometry(model: SentenceTransformer, texts: Sequence[str], *, seed: int = 0) -> Geometry:
+def geometry(model: SentenceTransformer, texts: Sequence[str]) -> Geometry:
     """Look at how a model's vectors lie, and into its mixtures of experts where it has any.
 
     Args:
         model: any sentence-transformers model; only mixture-of-experts encoders of ours have mixtures to look into.
         texts: at least two different ones; a few hundred are enough.
-        seed: of the samples.
 
     Raises:
         DataError: fewer than two different texts.
@@ -117,13 +116,12 @@ def geometry(model: SentenceTransformer, texts: Sequence[str], *, seed: int = 0)
     if len(chosen) < 2:
         raise DataError(f"{len(chosen)} different text given, at least 2 are needed to see a geometry", where="texts")
     vectors = CachedEncoder(model)(chosen)
-    space = collapse(vectors, seed=seed)
-    return Geometry(len(chosen), int(vectors.shape[1]), space, mixture_geometry(model, chosen, seed=seed))
+    return Geometry(len(chosen), int(vectors.shape[1]), collapse(vectors), mixture_geometry(model, chosen))
 
 
 @torch.inference_mode()
 def mixture_geometry(
-    model: SentenceTransformer, texts: Sequence[str], *, prompt: str | None = None, seed: int = 0
+    model: SentenceTransformer, texts: Sequence[str], *, prompt: str | None = None
 ) -> list[MixtureGeometry]:
     """All mixtures of experts of a model together, then each of them; empty where it has none.
 
@@ -131,7 +129,6 @@ def mixture_geometry(
         model: any sentence-transformers model.
         texts: at least one; a joint pair is read as such.
         prompt: what stands before each text; None = the model's default.
-        seed: of the samples.
     """
     from distilvec.modules.blocks import find_transformer
     from distilvec.modules.routing import mixtures, routing
@@ -160,7 +157,7 @@ def mixture_geometry(
     }
     first = next(iter(layers.values()))
     everything = {name: np.concatenate([measures[name] for measures in layers.values()]) for name in first}
-    return [_summary(layer, measures, seed) for layer, measures in {0: everything, **layers}.items()]
+    return [_summary(layer, measures) for layer, measures in {0: everything, **layers}.items()]
 
 
 def _measure(outputs: Tensor, weights: Tensor) -> dict[str, Tensor]:
@@ -185,9 +182,9 @@ def _measure(outputs: Tensor, weights: Tensor) -> dict[str, Tensor]:
     return measures
 
 
-def _summary(layer: int, measures: dict[str, npt.NDArray[Any]], seed: int) -> MixtureGeometry:
+def _summary(layer: int, measures: dict[str, npt.NDArray[Any]]) -> MixtureGeometry:
     count = len(measures["mass"])
-    rows = np.sort(np.random.default_rng(seed).permutation(count)[:_KEPT])
+    rows = np.sort(np.random.default_rng(0).permutation(count)[:_KEPT])
     load = measures["load"].sum(0)
     shown = ["norm_ratio", "angle", *(f"output:{mode}" for mode in MODES)]
     return MixtureGeometry(

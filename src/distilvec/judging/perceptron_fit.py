@@ -16,13 +16,10 @@ from distilvec.judging.perceptron_parts import Parts, PerceptronSettings, Target
 
 
 class FittedPerceptron(NamedTuple):
-    """The fitted perceptrons' outputs float32 [S, test items, width], the epoch whose weights were kept [S], from 1,
-    and the loss of those on the validation items [S].
-    """
+    """Outputs float32 [S, test items, width] of the fitted perceptrons, and the epoch, from 1, of their weights [S]."""
 
     outputs: npt.NDArray[np.float32]
     best_epoch: list[int]
-    held_loss: list[float]
 
 
 def fit_perceptrons(
@@ -81,7 +78,7 @@ def fit_perceptrons(
                 kept[better] = weight[better]
         best_loss, best_epoch = torch.where(better, losses, best_loss), best_epoch.masked_fill(better, epoch)
     outputs = _forward(best, data.take(test), settings) * scale.unsqueeze(-1) + shift.unsqueeze(-1)
-    return FittedPerceptron(outputs.numpy(), best_epoch.tolist(), best_loss.tolist())
+    return FittedPerceptron(outputs.numpy(), best_epoch.tolist())
 
 
 class _Standardised:

@@ -112,7 +112,6 @@ class ClassificationTask(_Probe):
     rows together. Then the probe is fitted again on all training rows.
 
     Args:
-        name: unique name.
         train, test, validation: (texts, labels) each; labels are compared as text, so that 1 equals "1".
         protocol: "talas" or "tuned".
         max_train: cap on training rows, a seeded sample.
@@ -178,7 +177,6 @@ class RegressionTask(_Probe):
     1 times that number.
 
     Args:
-        name: unique name.
         train, test, validation: (texts, numbers) each.
     """
 

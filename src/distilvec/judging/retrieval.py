@@ -28,7 +28,6 @@ class RetrievalTask(JudgingTask):
     the highest relevance of any of them; so are equal queries.
 
     Args:
-        name: unique name.
         queries: query texts.
         documents: document texts.
         relevance: query row -> {document row: relevance}; 0 or less = not relevant.

@@ -123,7 +123,9 @@ def item_masks(
         rarest = np.array([min((counts[index] for index in each.ids), default=RARE[0]) for each in cut])
         limit = next((each for each in RARE if (rarest < each).mean() <= 0.5), RARE[-1])
         masks[f"{RARE_PIECE} {limit} of {len(counted):,} training texts have"] = rarest < limit
-        masks |= _by_length(np.array([len(each.ids) for each in cut]))
+        lengths = np.array([len(each.ids) for each in cut])
+        low, high = np.quantile(lengths, [0.25, 0.75]).astype(int)
+        masks |= {f"of at most {low} pieces": lengths <= low, f"of {high} pieces and more": lengths >= high}
     if corpus.domains is not None and corpus.domain_names is not None:
         domains = corpus.domains[rows]
         largest = np.argsort(-np.bincount(domains, minlength=len(corpus.domain_names)), kind="stable")[:DOMAINS]
@@ -137,11 +139,6 @@ def reduced_backends(student_tokenizer: Any, teacher_tokenizer: Any) -> tuple[An
     if ours is None or theirs is None or not ours.get_vocab().keys() < theirs.get_vocab().keys():
         return None
     return ours, theirs
-
-
-def _by_length(lengths: Array) -> dict[str, Mask]:
-    low, high = np.quantile(lengths, [0.25, 0.75]).astype(int)
-    return {f"of at most {low} pieces": lengths <= low, f"of {high} pieces and more": lengths >= high}
 
 
 def _counts(backend: Any, texts: Sequence[str]) -> Array:

@@ -39,9 +39,9 @@ class JudgingTask(ABC):
             raise DistilvecError(f'domain is "in" or "out", not {domain!r}', where=f"task {name}")
         self.name, self.domain, self.seed = name, domain, seed
 
-    @abstractmethod
     def texts(self) -> list[str]:
         """All texts it will encode, distinct."""
+        return distinct(*self.test_items())
 
     @abstractmethod
     def score(self, encode: Encode) -> Score:

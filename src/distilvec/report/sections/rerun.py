@@ -35,7 +35,7 @@ class Rerun(Data):
     def blocks(self) -> list[Block]:
         found: list[Block] = []
         if self.recipe:
-            found.append(Listing("The resolved recipe (also in recipe.yaml)", [recipe_text(self.recipe)]))
+            found.append(Listing("The resolved recipe (also in recipe.yaml)", [_recipe_text(self.recipe)]))
         versions = self.versions | ({"git": self.git} if self.git else {})
         if versions:
             found.append(table(["package", "version"], versions.items(), kind="facts", folded="Versions"))
@@ -49,7 +49,7 @@ class Rerun(Data):
         return facts(("method", name), ("seed", "" if self.seed is None else str(self.seed)), *self.versions.items())
 
 
-def recipe_text(recipe: dict[str, Any]) -> str:
+def _recipe_text(recipe: dict[str, Any]) -> str:
     """The recipe as YAML, without whole corpora given as lists and without paths of this machine."""
     return clip(yaml.safe_dump(_shown(recipe), sort_keys=False, allow_unicode=True, width=100), RECIPE_LENGTH)
 
