@@ -14,7 +14,7 @@ from distilvec.cli.options import Changes, Output, Quiet, integers, say
 from distilvec.errors import DistilvecError
 
 if TYPE_CHECKING:
-    from distilvec.choosing import Budget
+    from distilvec.choosing.budget import Budget
     from distilvec.recipe import Recipe
 
 
@@ -58,7 +58,8 @@ def plan(
         _refuse({"--text": text}, "a recipe names its column itself")
     with _planned(recipe, changes, output, teacher=teacher, corpus=corpus, text=text, tasks=tasks) as loaded:
         if rows is not None:
-            from distilvec.choosing.scale import Devices, scale
+            from distilvec.choosing.scale.rates import scale
+            from distilvec.choosing.scale.reckoning import Devices
 
             if not math.isfinite(rows):
                 raise DistilvecError(f"this is a number of texts, not {rows}", where="--rows")
@@ -77,7 +78,8 @@ def plan(
 
 def _plan_budget(recipe: Recipe, budget: Budget, output: Path | None, *, sample: int | None, steps: int) -> None:
     """The best student within a budget, in words and, with an output, as a picture."""
-    from distilvec.choosing import compile_budget, write_plan
+    from distilvec.choosing import write_plan
+    from distilvec.choosing.compiled import compile_budget
     from distilvec.folders import claim
 
     if output is not None:
