@@ -29,7 +29,6 @@ class Budget:
     """The limits on a student; None = no limit.
 
     Attributes:
-        parameters: their number.
         megabytes: of float32 weights, 10^6 bytes each.
         latency: milliseconds that the median text takes, one at a time, on this machine.
     """

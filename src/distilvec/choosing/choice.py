@@ -33,9 +33,7 @@ class Choice(Shown):
 
     Attributes:
         keep: share of the teacher that is to be kept, in (0, 1].
-        teacher: its row.
         rows: the candidates, from few parameters to many.
-        texts: texts of the sample.
         read: texts that the training will read, repetitions counted.
         tasks: names of the tasks; without them, agreement decides.
         probe_steps: steps of the short training of each; 0 = none.

@@ -38,9 +38,7 @@ class Compiled:
 
     Attributes:
         budget: what they may be at most.
-        teacher: its row.
         rows: the candidates, from few parameters to many; `curve` has the trainings of each.
-        texts: texts of the sample.
         steps: of the training that is to come.
         notes: candidates that do not fit or cannot be made.
     """

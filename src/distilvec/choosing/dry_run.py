@@ -203,11 +203,7 @@ def _probe_teachers(
 def _probe_combined(
     probe: Probe, taught: Sequence[Taught], keys: np.ndarray, summary: Plan
 ) -> tuple[list[Taught], float]:
-    """The one teacher that probed ones are combined into, which the student meets; and bytes of its whole store.
-
-    Args:
-        keys: of all texts.
-    """
+    """The one teacher that probed ones are combined into, which the student meets; and bytes of its whole store."""
     how, storage, kept = probe.recipe.combine, combined_storage(probe.recipe), probe.real.place
     teacher, store, filled, seen = combine(taught, how, probe.corpus, probe.place / "probe", storage)  # type: ignore[arg-type]
     theirs = [kept / "stores" / section.name for section in probe.recipe.teachers]

@@ -22,7 +22,6 @@ class Plan:
     Attributes:
         lines: (stage, what will happen).
         examples: texts as the teachers read them.
-        notes: things worth a second look.
     """
 
     lines: list[tuple[str, str]] = field(default_factory=list)

@@ -45,7 +45,6 @@ class Measured:
     """A candidate, or the teacher.
 
     Attributes:
-        name: see `Candidate`.
         parameters, size_bytes: of what would ship; None where not known.
         speed: see `distilvec.judging.speed`; empty where it was not measured.
         agreement: mean cosine of the free baseline with the teacher on held-out texts.
@@ -151,11 +150,7 @@ def measure(candidate: Candidate, bench: Bench) -> Measured:
 
 
 def started(candidate: Candidate, bench: Bench) -> tuple[StudentSection, SentenceTransformer]:
-    """The section of a candidate, and the untrained student.
-
-    Raises:
-        DistilvecError: as `measure` does.
-    """
+    """The section of a candidate, and the untrained student; refuses what `measure` does."""
     section = candidate.section(bench.recipe.student or StudentSection(auto=AutoSection()))
     student = make_student(section, bench.recipe.teachers, bench.whole, bench.recipe.training.seed, bench.seen)
     refuse_misfits(student, bench)

@@ -139,7 +139,6 @@ def predict(
         read: texts that the training will read, repetitions counted.
         kind: of student, see `kind_of`.
         probe: what a short training has reached.
-        runs: the relation is taken from these.
 
     >>> print(predict(0.889, 30_000, "fewer pieces"))
     92 % (90–93)

@@ -52,7 +52,6 @@ def short_training(
 
     Args:
         method: not built yet.
-        corpus: a few items.
         training: keys of the recipe's section, with `max_steps`.
     """
     rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])

@@ -24,7 +24,6 @@ class SampledCorpus:
     """Some rows of a corpus under new numbers; what is not about rows is the corpus' own.
 
     Args:
-        corpus: the whole one.
         train, holdout: its rows that are taken, ascending.
     """
 

@@ -63,10 +63,8 @@ class Lesson:
     """The data and settings that all short trainings share.
 
     Attributes:
-        sample: the texts.
         teacher: whose vectors are learnt from.
         held, vectors: held-out texts, and the teacher's vectors of them.
-        training, optimizer: the recipe's sections.
         to_come: steps of the whole training.
     """
 
@@ -103,10 +101,6 @@ class Probe:
 class Trainings:
     """Short trainings, as many at once as torch may use threads; in this process with one thread, on a GPU, or where a
     student or a teacher cannot be pickled (code that came with a model) or a method is not ours.
-
-    Args:
-        lesson: what they share.
-        probes: the candidates that there are.
 
     Raises:
         EnvironmentProblem: a worker ended before its training did.

@@ -92,11 +92,7 @@ def _plan_budget(recipe: Recipe, budget: Budget, output: Path | None, *, sample:
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
-    """Refuse options that would change nothing.
-
-    Raises:
-        DistilvecError: one of them is given.
-    """
+    """Refuse options that would change nothing."""
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise DistilvecError(f"{why}, so {' and '.join(given)} would change nothing", where="plan", remedy="Leave out.")
@@ -113,11 +109,7 @@ def _planned(
     text: str | None,
     tasks: Sequence[str] | None,
 ) -> Iterator[Any]:
-    """Yield the recipe that `distilvec plan` is about: from a file, or made of a teacher and a corpus.
-
-    Raises:
-        DistilvecError: neither, or both.
-    """
+    """Yield the recipe that `distilvec plan` is about: from a file, or made of a teacher and a corpus."""
     if (recipe is None) == (teacher is None) or (teacher is None) != (corpus is None):
         raise DistilvecError(
             "candidates are compared for a recipe, or for a teacher and a corpus",

@@ -72,11 +72,7 @@ def agreement(
 
 
 def _sampled(one: Array, other: Array, sample: int, seed: int) -> tuple[Array, Array]:
-    """At most so many rows of two models' vectors, float32.
-
-    Raises:
-        DataError: different numbers of rows, fewer than four, or not finite.
-    """
+    """At most so many rows of two models' vectors, float32; see `agreement` for what is refused."""
     one, other = np.asarray(one), np.asarray(other)
     if len(one) != len(other) or len(one) < 4:
         raise DataError(

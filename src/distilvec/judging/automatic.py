@@ -42,7 +42,6 @@ def automatic_tasks(corpus: Corpus, task: str | None = None) -> list[JudgingTask
     on how alike a pair is, whether they have names or codes: such pairs give no task from their label.
 
     Args:
-        corpus: prepared, with its split.
         task: kind of the supervised task that learns these labels, if any: those of `pairs` are classes, those of
             `similarity` are not.
     """

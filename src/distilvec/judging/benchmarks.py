@@ -29,7 +29,6 @@ class MtebTask(JudgingTask):
     """One of MTEB's tasks; its own data, protocol and main score, without an interval.
 
     Args:
-        task: an `mteb` task object.
         benchmark: name of the benchmark that it stands for here.
 
     Attributes:

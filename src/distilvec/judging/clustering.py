@@ -20,9 +20,7 @@ class ClusteringTask(JudgingTask):
     The interval is over items with the clusters as found; the spread over starts is in the details.
 
     Args:
-        texts: the items.
         labels: the known group of each, compared as text.
-        starts: how many k-means runs.
         max_items: cap on items, a seeded sample.
     """
 

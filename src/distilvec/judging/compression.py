@@ -21,12 +21,7 @@ NARROWEST = 32
 
 @dataclass(frozen=True)
 class Form:
-    """One way to keep a vector: so many of its first numbers, each as four bytes, one byte or one bit.
-
-    Attributes:
-        width: numbers kept.
-        precision: of each.
-    """
+    """One way to keep a vector: so many of its first numbers, each as four bytes, one byte or one bit."""
 
     width: int
     precision: Precision = "float32"

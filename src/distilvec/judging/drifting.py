@@ -92,7 +92,6 @@ def drift(
         model: whatever `CachedEncoder` takes.
         old, new: texts; equal ones are one. New texts that are among the old ones are counted, and not compared.
         sample: a seeded sample of so many of each; 20 at least.
-        count: how many examples.
 
     Raises:
         DataError: fewer than 20 different texts on a side.

@@ -33,7 +33,6 @@ class CachedEncoder:
     Args:
         model: a `SentenceTransformer`, a `Teacher` (anything with `encode(texts)`), or a callable from a list
             of texts to an array [n, width].
-        name: for messages.
         batch_size: texts per batch of a `SentenceTransformer`.
         chunk: texts per call of the model, sorted by length.
 
@@ -167,7 +166,6 @@ class ChangedEncoder:
     Args:
         encode: any model that `CachedEncoder` takes.
         change: float32 [n, d] -> float32 [n, D].
-        name: for messages.
     """
 
     def __init__(self, encode: Any, change: Callable[[Vectors], Vectors], name: str = "model") -> None:

@@ -51,7 +51,6 @@ class MixtureGeometry:
 
     Attributes:
         layer: of its block, 1 to L; 0 = all.
-        tokens: that were looked at.
         norm_ratio: length of the most probable expert's output over that of the second (Figure 1).
         angle: between the two, in degrees (Figure 2); `wide` is the share above 40.
         mass: sum of the active experts' router weights; 1 where they are renormalised.
@@ -81,8 +80,6 @@ class Geometry:
     """The result of `geometry`.
 
     Attributes:
-        items: texts that were looked at.
-        width: of the vectors.
         space: signs of collapse, see `collapse`: mean cosine (anisotropy), effective rank, hubness.
         mixtures: one per mixture, and before them one of all together; empty for dense models.
     """
@@ -126,7 +123,6 @@ def mixture_geometry(
     """All mixtures of experts of a model together, then each of them; empty where it has none.
 
     Args:
-        model: any sentence-transformers model.
         texts: at least one; a joint pair is read as such.
         prompt: what stands before each text; None = the model's default.
     """

@@ -21,7 +21,6 @@ class HardItem:
     """One item.
 
     Attributes:
-        text: of the item.
         overlap: share of its nearest neighbours that both models have, 0 to 1.
         teacher, student: the text that each model finds nearest.
     """

@@ -45,7 +45,6 @@ def fit_perceptrons(
         seeds: of the start weights and of the order of items.
         target: the loss: softmax cross-entropy, logistic, or squared error.
         width: number of outputs: classes, else 1.
-        settings: of the fit.
     """
     x = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32))
     y = torch.from_numpy(np.asarray(answers, dtype=np.int64 if target == "classification" else np.float32))

@@ -21,7 +21,6 @@ class PerceptronSettings:
         optimizer: `sgd` has Nesterov momentum 0.9.
         lr: constant learning rate.
         weight_decay: L2 penalty, added to the gradient.
-        batch_size: items per step.
         epochs: passes over the training items; None = min(100, 200 * 5000 / size of the task), the rule for molecules.
 
     Source: the many-teachers paper, appendix (probes).

@@ -23,7 +23,6 @@ class ResultFiles:
 
     Args:
         folder: shared by any number of models.
-        model: its name.
         revision: equal only for models that give equal vectors.
     """
 

@@ -87,11 +87,8 @@ class Score:
     """One model's result on one task.
 
     Attributes:
-        task, kind, domain: as the task's.
-        metric: name of the metric.
         value: the metric, as a fraction (0.84, not 84).
         interval: 95 % bootstrap interval over the test items; None where the task cannot give one.
-        n: number of test items.
         details: further metrics and facts, JSON values.
         outputs: per-item results for `paired_bootstrap`; None where the task keeps none.
         items: name of the test items, where several tasks are asked about the same; else empty.

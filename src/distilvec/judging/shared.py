@@ -33,7 +33,6 @@ class SharedNeighbours:
     Attributes:
         rows: int64 [m], the items looked at; fewer than three have no neighbourhoods.
         ranked: of the teacher and of the model int64 [m, r], each item's nearest others, nearest first.
-        k: size of the neighbourhoods.
     """
 
     rows: Rows

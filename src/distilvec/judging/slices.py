@@ -32,8 +32,6 @@ class Slice:
     """One kind of items.
 
     Attributes:
-        name: which items these are.
-        items: how many.
         share: of all items, 0 to 1.
         neighbours: mean share of the teacher's nearest neighbours that the student finds for them, 0 to 1.
         low, high: its 95 % interval over the items.
@@ -103,7 +101,6 @@ def item_masks(
     pieces and the quarter with the most. Of all items: each domain of the corpus.
 
     Args:
-        corpus: where the items are from.
         rows: int64 [n], the items.
         student_tokenizer, teacher_tokenizer: of transformers or `tokenizers`; None, or one that is written in Python,
             leaves out what needs it.

@@ -71,7 +71,6 @@ class Judgement(Shown):
         """Sentences on where the student is not better than the untrained student or the free baseline.
 
         Args:
-            student: name of the judged model.
             references: names of the models it has to beat, on the average and on retrieval.
         """
         alarms = []
@@ -92,7 +91,6 @@ class Judgement(Shown):
         out of all models' scores, and a warning names it.
 
         Args:
-            tasks: the tasks that were judged on.
             texts: for example the training corpus; compared case-folded.
 
         Raises:
@@ -229,7 +227,6 @@ def alarm(named: str, student: str, reference: str, gap: float, interval: tuple[
 
     Args:
         named: what on, as in "On the average".
-        student, reference: names of the two models.
         gap: how much better the student is, a fraction.
         interval: of the gap, where there is one.
     """

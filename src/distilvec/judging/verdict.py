@@ -42,8 +42,6 @@ class Verdict:
         collapse: model -> signs of collapse on held-out texts.
         speed: model -> latency and throughput.
         vectors: model -> [n, width] of the held-out texts.
-        alarms: sentences.
-        seconds: all of it.
     """
 
     judged: Judgement | None = None

@@ -32,7 +32,6 @@ class Ranking:
 
     Attributes:
         average: model -> average rank, 1 = best.
-        tasks: how many.
         chance: probability of ranks like these if all models were alike (Friedman's test).
         critical: average ranks nearer to each other are not told apart at 5 % (Nemenyi's critical difference).
     """

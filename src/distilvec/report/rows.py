@@ -74,7 +74,6 @@ class ModelRow(Part):
 
     Attributes:
         role: what the model is in this run; "other" for any other model.
-        scores: task -> score.
         averages: group of tasks (`GROUPS`) -> mean, made from the scores if it is not given; and `NEIGHBOURS`.
         size_bytes: size of the folder on disk.
         texts_per_second, latency_p50_ms, latency_p95_ms: measured on the record's machine; latency is of one text.

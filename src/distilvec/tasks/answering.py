@@ -16,11 +16,7 @@ from distilvec.tasks.examples import Input
 
 
 class AnsweringStudent(SentenceTransformer):
-    """A `SentenceTransformer` with the task head beside it; what `distilvec.load` gives for such a folder.
-
-    Attributes:
-        head: the task's.
-    """
+    """A `SentenceTransformer` with the task head beside it; what `distilvec.load` gives for such a folder."""
 
     head: TaskHead
 

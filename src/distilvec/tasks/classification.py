@@ -17,8 +17,6 @@ class Classification(Task):
     """Cross-entropy over C classes.
 
     Args:
-        head: a classifier.
-        alpha: weight of the task in [0, 1].
         values: the labels of a corpus that are whole numbers, ascending, one per class; None where they are class
             codes already.
     """

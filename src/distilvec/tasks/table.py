@@ -36,7 +36,6 @@ def build_task(
     """The task of a recipe, with a fresh head for a student of this width.
 
     Args:
-        section: of the recipe.
         width: d of the student's sentence vectors.
         labels: [n], all labels of the corpus: class codes, whole numbers or scores; None where it has none.
         label_names: of the class codes; None where labels are numbers.

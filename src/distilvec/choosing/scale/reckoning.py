@@ -85,16 +85,13 @@ class Rates:
     """Rates and sizes measured on this machine.
 
     Attributes:
-        machine: in words.
         teaching: texts per second, all teachers one after the other.
         training: texts per second; None where the recipe names no student.
         text_bytes, token_bytes: mean of a text in UTF-8, and of the student's token ids (None without student).
         vector_bytes: of a text's vectors in the stores, with keys and index.
         parts: how `vector_bytes` comes about, one term per teacher.
         parameters: trained, heads included.
-        epochs, batch_size: of the recipe.
         peak: TFLOPS of this machine.
-        peak_from: where that is from.
     """
 
     machine: str
@@ -128,9 +125,6 @@ class Scale:
     """The calculator's answer.
 
     Attributes:
-        rates: measured.
-        devices: asked about.
-        rows: number of texts asked about.
         price: of one device for an hour, in whatever money; None = not asked.
         notes: what is not in it.
     """

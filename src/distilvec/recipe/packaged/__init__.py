@@ -17,7 +17,6 @@ class PaperSet:
     """A data set of the supervised comparison of EMO and DistillMoE.
 
     Attributes:
-        kind: of task.
         moe_weight: DistillMoE's lambda on it.
     """
 

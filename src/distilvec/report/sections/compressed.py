@@ -78,7 +78,6 @@ class Compression(Data):
 
         Args:
             folder: made where it is missing.
-            name: of the model, for the title.
 
         Raises:
             DistilvecError: files of these names are not distilvec's.
