@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.task_head import Encoding
 from distilvec.tasks.base import Task
 from distilvec.tasks.classification import Classification, PairClassification
@@ -17,17 +17,6 @@ from distilvec.tasks.similarity import SimilarityRegression
 TABLE: dict[str, type[Task]] = {
     task.kind: task for task in (Classification, PairClassification, SimilarityRegression, Generation)
 }
-
-
-def resolve(kind: str) -> type[Task]:
-    """The class of a task.
-
-    Raises:
-        DistilvecError: there is no task of this kind; the nearest is named.
-    """
-    if kind not in TABLE:
-        raise DistilvecError(f'there is no task "{kind}"', where="task.kind", remedy=nearest(kind, TABLE))
-    return TABLE[kind]
 
 
 def build_task(
@@ -60,7 +49,7 @@ def _task(section: TaskSection, width: int, labels: np.ndarray | None, label_nam
             only = str(labels[0]) if label_names is None else f'"{label_names[int(labels[0])]}"'
             what = f"all {len(labels)} labels are {only}"
         raise DataError(f"{what}, so there is nothing to learn", where="task.label")
-    cls = resolve(section.kind)
+    cls = TABLE[section.kind]
     encoding: Encoding = section.encoding or "single"
     from distilvec.modules.task_head import TaskHead
 
