@@ -12,6 +12,7 @@ from torch import Tensor
 from distilvec.evenly import evenly_spaced, sampled_rows
 from distilvec.report.plots import GROUP_COLOURS, LINE, canvas
 from distilvec.report.sections.base import Block, Data, Heading, Outcome, Picture
+from distilvec.report.sections.spaces import on_main_axes
 from distilvec.report.sections.tokens import features_of
 from distilvec.students import StudentTap
 
@@ -73,8 +74,5 @@ def expert_points(student: SentenceTransformer, texts: Sequence[str]) -> np.ndar
             return None
         outputs.append(expert_outputs[0].float().cpu())
     vectors = torch.nn.functional.normalize(torch.cat(outputs), dim=-1)  # [n, K, d]
-    flat = vectors.flatten(0, 1)  # [n * K, d]
-    centred = flat - flat.mean(0)
-    axes = torch.linalg.svd(centred, full_matrices=False).Vh[:2]
-    points = (centred @ axes.mT).unflatten(0, vectors.shape[:2])  # [n, K, 2]
-    return np.round(points.transpose(0, 1).numpy(), 4)
+    points = on_main_axes(vectors.flatten(0, 1).numpy()).reshape(*vectors.shape[:2], 2)  # [n, K, 2]
+    return np.round(points.swapaxes(0, 1), 4)

@@ -65,8 +65,7 @@ def pooled_blocks(model: SentenceTransformer, texts: Sequence[str]) -> np.ndarra
     with torch.no_grad():
         for start in range(0, len(texts), BATCH):
             layers = tap(features_of(model, texts[start : start + BATCH]), views=1, layers=True).layers  # [1, L, B, d]
-            if layers is None:
-                return None
+            assert layers is not None
             parts.append(layers[0].float().cpu().numpy())
     return np.concatenate(parts, axis=1)
 

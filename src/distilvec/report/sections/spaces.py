@@ -9,6 +9,7 @@ import numpy as np
 
 from distilvec.evenly import evenly_spaced
 from distilvec.judging import TRAINED
+from distilvec.judging.tasks import unit
 from distilvec.report.blocks import Map
 from distilvec.report.plots import GROUP_COLOURS, canvas
 from distilvec.report.sections.base import Block, Data, Heading, Outcome, Picture, clip
@@ -111,9 +112,11 @@ def space_map(
 
 def _plane(vectors: np.ndarray) -> np.ndarray:
     """[n, D] -> [n, 2], centred, unit scale."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = vectors / np.maximum(lengths, 1e-12)
-    centred = unit - unit.mean(0)
-    axes = np.linalg.svd(centred, full_matrices=False)[2][:2]
-    flat = centred @ axes.T
+    flat = on_main_axes(unit(vectors))
     return flat / max(float(flat.std()), 1e-12)
+
+
+def on_main_axes(points: np.ndarray) -> np.ndarray:
+    """[n, d] -> [n, 2], centred."""
+    centred = points - points.mean(0)
+    return centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
