@@ -13,7 +13,7 @@ import numpy.typing as npt
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
-from distilvec.judging.perceptron_parts import Parts, PerceptronSettings, Target
+from distilvec.judging.perceptron_fit import Parts, PerceptronSettings, Target, fit_perceptrons
 from distilvec.judging.probe_items import identity
 from distilvec.judging.probes import Columns, numbers, plain_label, unknown_labels
 from distilvec.judging.scores import Outputs, Score
@@ -146,8 +146,6 @@ class PerceptronTask(JudgingTask):
 
     def score(self, encode: Encode) -> Score:
         """Its outputs hold for each seed class codes, logits or numbers, and NaN for items it was not tested on."""
-        from distilvec.judging.perceptron_fit import fit_perceptrons
-
         features = np.asarray(encode(self._items), dtype=np.float32)
         fitted = fit_perceptrons(
             features,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from distilvec.corpus.tables import given_rows, is_dataset, is_table
-from distilvec.judging.perceptron_parts import Target
+from distilvec.judging.perceptron_fit import Target
 from distilvec.judging.retrieval import DEPTH
 
 Source = str | list[dict[str, Any]]

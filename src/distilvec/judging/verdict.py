@@ -13,8 +13,7 @@ from distilvec.evenly import evenly_spaced
 from distilvec.judging.agreement import agreement
 from distilvec.judging.collapse import collapse
 from distilvec.judging.encoder import CachedEncoder, RidgeMapped
-from distilvec.judging.hardest import HardItem, hardest
-from distilvec.judging.shared import SharedNeighbours, shared_neighbours
+from distilvec.judging.shared import HardItem, SharedNeighbours, hardest, shared_neighbours
 from distilvec.judging.speed import speed
 from distilvec.judging.suite import Judgement, alarm, judge
 from distilvec.judging.tasks import JudgingTask, settle_tasks

@@ -18,8 +18,15 @@ from distilvec.files import home, read_small
 from distilvec.kinds.base import Kind, find_kind
 from distilvec.recipe.method_section import MethodEntry, MethodSection
 from distilvec.recipe.places import find_files, is_url
-from distilvec.recipe.score_sections import AnyScorer, MiningSection
-from distilvec.recipe.sections import AnyTeacher, CorpusSection, JudgingSection, OptimizerSection, given
+from distilvec.recipe.sections import (
+    AnyScorer,
+    AnyTeacher,
+    CorpusSection,
+    JudgingSection,
+    MiningSection,
+    OptimizerSection,
+    given,
+)
 from distilvec.recipe.student_sections import StudentSection
 from distilvec.recipe.training_section import TrainingSection, check_together
 from distilvec.tasks.section import TaskSection, check_writing
