@@ -104,7 +104,7 @@ def attempted(wanted: Sequence[Candidate], title: str, make: Callable[[Candidate
             notes.append(f"{candidate.name}: left out, {error}")
     ticker(len(wanted), len(wanted))
     if not made:
-        raise DistilvecError("no candidate is left", where="plan", remedy=" ".join(notes))
+        raise DistilvecError("no candidate fits or can be made", where="plan", remedy=" ".join(notes))
     return made, notes
 
 

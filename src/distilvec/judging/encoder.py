@@ -218,24 +218,22 @@ def apply_map(vectors: npt.NDArray[Any], matrix: npt.NDArray[Any]) -> Vectors:
 
 
 class _Side:
-    """Vectors of the texts seen so far, in an array that grows by half."""
+    """Vectors of the texts seen so far."""
 
     def __init__(self) -> None:
         self.row: dict[str, int] = {}
-        self._vectors: Vectors = np.empty((0, 0), dtype=np.float32)
+        self._parts: list[Vectors] = [np.empty((0, 0), dtype=np.float32)]
 
     def add(self, texts: list[str], vectors: Vectors, name: str) -> None:
-        used, width = len(self.row), vectors.shape[1]
-        if used and width != self._vectors.shape[1]:
-            raise DataError(f"vectors of width {self._vectors.shape[1]} and then of width {width}", where=name)
-        if used + len(texts) > len(self._vectors):
-            grown = np.empty((max(used + len(texts), used * 3 // 2), width), dtype=np.float32)
-            grown[:used] = self._vectors[:used].reshape(used, width)
-            self._vectors = grown
-        self._vectors[used : used + len(texts)] = vectors
-        self.row.update(zip(texts, range(used, used + len(texts)), strict=True))
+        width = self._parts[0].shape[1]
+        if self.row and width != vectors.shape[1]:
+            raise DataError(f"vectors of width {width} and then of width {vectors.shape[1]}", where=name)
+        if not self.row:
+            self._parts.clear()
+        self._parts.append(vectors)
+        self.row.update(zip(texts, range(len(self.row), len(self.row) + len(texts)), strict=True))
 
     def take(self, texts: Sequence[str]) -> Vectors:
-        if not len(texts):
-            return np.empty((0, self._vectors.shape[1]), dtype=np.float32)
-        return self._vectors[[self.row[text] for text in texts]]
+        if len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts)]
+        return self._parts[0][[self.row[text] for text in texts]]
