@@ -46,11 +46,9 @@ class SampledCorpus:
         return len(self._rows)
 
     def texts(self, rows: Sequence[int] | np.ndarray | None = None) -> list[str]:
-        """Return what the student reads, for rows of the sample."""
         return self._corpus.texts(self._rows if rows is None else self._rows[np.asarray(rows, np.int64)])
 
     def teacher_texts(self, rows: Sequence[int] | np.ndarray | None = None) -> list[str]:
-        """Return what the teacher reads, for rows of the sample."""
         return self._corpus.teacher_texts(self._rows if rows is None else self._rows[np.asarray(rows, np.int64)])
 
     def __reduce__(self) -> tuple[object, ...]:

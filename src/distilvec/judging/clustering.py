@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -52,8 +53,6 @@ class ClusteringTask(JudgingTask):
         return [(text,) for text in self._texts]
 
     def score(self, encode: Encode) -> Score:
-        import warnings
-
         from sklearn.cluster import MiniBatchKMeans
         from sklearn.exceptions import ConvergenceWarning
 

@@ -17,7 +17,9 @@ from distilvec.functional import spherical_aggregate
 from distilvec.functional.sphere import Mode
 from distilvec.judging.collapse import collapse
 from distilvec.judging.encoder import CachedEncoder
+from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import default_prompt
+from distilvec.modules.routing import mixtures, routing
 from distilvec.tasks.predictor import prepare
 
 if TYPE_CHECKING:
@@ -126,9 +128,6 @@ def mixture_geometry(
         texts: at least one; a joint pair is read as such.
         prompt: what stands before each text; None = the model's default.
     """
-    from distilvec.modules.blocks import find_transformer
-    from distilvec.modules.routing import mixtures, routing
-
     transformer = find_transformer(model)
     if transformer is None or not mixtures(transformer.model):
         return []

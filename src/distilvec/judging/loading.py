@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.files import home, read_small
+from distilvec.judging.benchmarks import benchmark_tasks, is_benchmark, mteb_task
 from distilvec.judging.talas_sets import TALAS_SETS, talas_file, talas_spec
 from distilvec.judging.tasks import JudgingTask, unique
 from distilvec.validation import refusal
@@ -131,8 +132,6 @@ def _listed(spec: Any, beside: Path) -> list[Any]:
 
 def expand(spec: Any, folder: str | Path | None = None) -> list[JudgingTask]:
     """The tasks of a benchmark that MTEB registers, by its name or the object itself; of anything else, `load_task`."""
-    from distilvec.judging.benchmarks import benchmark_tasks, is_benchmark
-
     if is_benchmark(spec):
         return list(benchmark_tasks(spec) or ())
     name = home(spec) if isinstance(spec, str) else None
@@ -166,8 +165,6 @@ def _registered(name: str, folder: Path | None) -> JudgingTask:
             remedy=f"Describe it, for example {{name: topics, kind: classification, train: train.jsonl, test: {name}, "
             "text: text, label: label}.",
         )
-    from distilvec.judging.benchmarks import mteb_task
-
     return mteb_task(name)
 
 

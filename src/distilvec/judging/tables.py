@@ -66,7 +66,6 @@ class Table:
         return replace(self, rows=[self.rows[row] for row in chosen], lines=[self.lines[row] for row in chosen])
 
     def where(self, row: int, column: str) -> str:
-        """Place of one value, for messages."""
         return f"{self.source}, {self.unit} {self.lines[row]}, column {column}"
 
     def _column(self, column: str, convert: Callable[[Any], Any]) -> list[Any]:

@@ -107,7 +107,6 @@ class CompareTable:
         return self.grid().markdown()
 
     def table(self) -> str:
-        """Plain text: what `distilvec compare` prints."""
         return self.grid().text()
 
     def to_dict(self) -> dict[str, Any]:

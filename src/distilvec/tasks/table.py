@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.modules.task_head import Encoding
+from distilvec.modules.task_head import Encoding, TaskHead
 from distilvec.tasks.base import Task
 from distilvec.tasks.classification import Classification, PairClassification
 from distilvec.tasks.generation import Generation
@@ -51,8 +51,6 @@ def _task(section: TaskSection, width: int, labels: np.ndarray | None, label_nam
         raise DataError(f"{what}, so there is nothing to learn", where="task.label")
     cls = TABLE[section.kind]
     encoding: Encoding = section.encoding or "single"
-    from distilvec.modules.task_head import TaskHead
-
     if issubclass(cls, Classification):
         if labels.dtype.kind == "f" and (labels != np.round(labels)).any():
             raise DistilvecError(

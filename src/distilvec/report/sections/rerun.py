@@ -14,8 +14,6 @@ RECIPE_LENGTH, LIST_LENGTH, VALUE_LENGTH = 20_000, 50, 500
 
 
 class Rerun(Data):
-    """The resolved recipe and where it ran."""
-
     recipe: dict[str, Any] = Field({})
     seed: int | None = None
     versions: dict[str, str] = Field({})

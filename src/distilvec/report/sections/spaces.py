@@ -24,8 +24,6 @@ FEWEST = 20
 
 
 class Spaces(Data):
-    """The same texts in both spaces, in the plane."""
-
     teacher: list[tuple[float, float]]
     student: list[tuple[float, float]]
     texts: list[str]
