@@ -128,14 +128,12 @@ def export(
     from distilvec.export import export_onnx, export_web
     from distilvec.export.page import PAGE, page_bytes
 
-    if not web:
-        for name, value in (("--texts", texts), ("--library", library)):
-            if value is not None:
-                raise DistilvecError("this is about the page of an export for the web", where=name, remedy="Add --web.")
-    if web and texts is None and library is not None:
-        raise DistilvecError("this is for the page that searches texts", where="--library", remedy="Add --texts.")
-    if texts is None and text is not None:
-        raise DistilvecError("this is a column of the page's texts", where="--text", remedy="Add --texts, with --web.")
+    if texts is not None and not web:
+        raise DistilvecError("this is for the page of an export for the web", where="--texts", remedy="Add --web.")
+    for name, value in (("--library", library), ("--text", text)):
+        if value is not None and texts is None:
+            remedy = "Add --texts, with --web."
+            raise DistilvecError("this is about the page that searches texts", where=name, remedy=remedy)
     if not web:
         say(export_onnx(model, output, quantize=quantize).table())
         return

@@ -323,21 +323,15 @@ def _apply(data: dict[str, Any], change: str) -> None:
     target: Any = data
     *parents, last = name.split(".")
     for key in parents:
-        if isinstance(target, list):
-            target = target[_index(key, target, name)]
-            _check_section(target, key, name)
-            continue
-        if target.get(key) is None:
+        place = _place(key, target, name)
+        if isinstance(target, dict) and target.get(key) is None:
             target[key] = {}
         elif target is data and key == "student" and target[key] == "auto":  # the one section with a short form
             target[key] = {"auto": {}}
-        target = target[key]
-        _check_section(target, key, name)
-    parsed = _value(name, value)
-    if isinstance(target, list):
-        target[_index(last, target, name)] = parsed
-    else:
-        target[last] = parsed
+        target = target[place]
+        if not isinstance(target, dict | list):
+            raise DistilvecError(f'"{key}" in "{name}" holds a value, not a section', where="--set")
+    target[_place(last, target, name)] = _value(name, value)
 
 
 def _value(name: str, text: str) -> Any:
@@ -357,12 +351,10 @@ def _value(name: str, text: str) -> Any:
     return text.strip() if isinstance(parsed, str) and text.strip().startswith(parsed) else parsed
 
 
-def _check_section(target: Any, key: str, name: str) -> None:
-    if not isinstance(target, dict | list):
-        raise DistilvecError(f'"{key}" in "{name}" holds a value, not a section', where="--set")
-
-
-def _index(key: str, target: list[Any], name: str) -> int:
+def _place(key: str, target: Any, name: str) -> str | int:
+    """The key of a section, or the number of an entry of a list."""
+    if not isinstance(target, list):
+        return key
     if not key.isdecimal() or len(key) > 9 or int(key) >= len(target):
         raise DistilvecError(f'"{name}": {key} is not an index below {len(target)}', where="--set")
     return int(key)
