@@ -59,7 +59,6 @@ def choose(
     """
     if not 0 < keep <= 1:
         raise DistilvecError(f"keep is {keep:g}, a share in (0, 1] is wanted", where="plan", remedy="For example 0.95.")
-    check_sample(sample)
     recipe, corpus, few, taught = planned(recipe, sample)
     tasks = judging_tasks(recipe, corpus, named_tasks(recipe))
     encoder = taught[0].encoder(corpus.modality)
@@ -97,8 +96,10 @@ def planned(recipe: Recipe, sample: int) -> Planned:
     """Open what candidates are measured on.
 
     Raises:
-        DistilvecError: the items are no texts, or there are too few.
+        DistilvecError: the items are no texts, or there are too few, or a sample of fewer than 100.
     """
+    if sample < 100:
+        raise DistilvecError(f"a sample of {sample} texts says nothing", where="plan", remedy="Take at least 100.")
     require(recipe, "plan")
     corpus = open_corpus(recipe)
     # Candidates are of several kinds, so that an open method stays open.
@@ -136,17 +137,7 @@ def _items(recipe: Recipe, corpus: Corpus) -> int:
 
 def step_texts(recipe: Recipe) -> int:
     """Texts that a step of the recipe's training reads, or pairs where it trains on these."""
-    return given(recipe.training.batch_size, "training.batch_size") * recipe.training.gradient_accumulation_steps
-
-
-def check_sample(sample: int) -> None:
-    """Refuse a sample that is too small.
-
-    Raises:
-        DistilvecError: fewer than 100 texts.
-    """
-    if sample < 100:
-        raise DistilvecError(f"a sample of {sample} texts says nothing", where="plan", remedy="Take at least 100.")
+    return recipe.training.batch * recipe.training.gradient_accumulation_steps
 
 
 def source_of(recipe: Recipe) -> tuple[str | None, SentenceTransformer | None]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from distilvec.choosing.budget import Budget, shapes
 from distilvec.choosing.candidates import Candidate, attempted
-from distilvec.choosing.choose import check_sample, planned, planned_steps, source_of
+from distilvec.choosing.choose import planned, planned_steps, source_of
 from distilvec.choosing.curves import extrapolate, powers
 from distilvec.choosing.halving import halve
 from distilvec.choosing.measuring import Bench, Measured, measure_teacher, shipped, started
@@ -150,7 +150,6 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
     Raises:
         DistilvecError: nothing fits, or the items are no texts.
     """
-    check_sample(sample)
     of, source = source_of(recipe)
     if of is None or source is None:
         raise DistilvecError(

@@ -43,7 +43,7 @@ from distilvec.flow.settle import settle, wants_of
 from distilvec.flow.start import FOLDER
 from distilvec.flow.teach import Taught, held_precision
 from distilvec.progress import within
-from distilvec.recipe import Recipe, given
+from distilvec.recipe import Recipe
 from distilvec.scorers.load import open_scorer
 from distilvec.store import FillReport, RaggedSignal, SignalStore, fill
 from distilvec.store.layout import read_signals
@@ -279,7 +279,7 @@ def _probe_student(
     recipe, corpus, place, task = prepared.recipe, prepared.corpus, prepared.place, prepared.task()
     most = companions_of(prepared.needs, task, corpus)
     items = len(rows_with_companions(corpus, corpus.train_rows, most)[0])
-    begun, whole = time.perf_counter(), given(recipe.training.batch_size, "training.batch_size")
+    begun, whole = time.perf_counter(), recipe.training.batch
     batch = max(1, min(whole, len(rows_with_companions(corpus, rows, most)[0])))
     student = prepared.start.open()
     few = copy.copy(corpus)
