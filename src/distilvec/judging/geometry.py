@@ -20,7 +20,6 @@ from distilvec.judging.encoder import CachedEncoder
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import default_prompt
 from distilvec.modules.routing import mixtures, routing
-from distilvec.tasks.predictor import prepare
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -137,8 +136,10 @@ def mixture_geometry(
     seen: dict[int, list[dict[str, Tensor]]] = {}
     for start in range(0, len(texts), _BATCH):
         batch = [split_pair(text) for text in texts[start : start + _BATCH]]
+        features: dict[str, Any] = dict(model.preprocess(batch, prompt=prompt or None))
+        features = {name: v.to(model.device) if isinstance(v, Tensor) else v for name, v in features.items()}
         with routing(model, outputs=True) as routed:
-            transformer(prepare(model, batch, prompt or None))
+            transformer(features)
         for each in routed:
             real = each.real
             assert each.outputs is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +18,6 @@ from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
 from distilvec.judging.tasks import JudgingTask, distinct, known_items, same_length
-from distilvec.tasks.labels import without_fraction
 
 logger = logging.getLogger(__name__)
 PROTOCOLS = ("talas", "tuned")
@@ -216,7 +216,8 @@ def plain_label(answer: Any) -> str:
     """A label as text, a whole number without its fraction: 1, 1.0 and "1.0" are one class, the codes 007 and 7 two."""
     if isinstance(answer, bool | np.bool_):
         return str(int(answer))
-    return without_fraction(str(answer))
+    whole = re.fullmatch(r"([+-]?(?:0|[1-9][0-9]*))\.0+", str(answer))
+    return whole[1] if whole else str(answer)
 
 
 def unknown_labels(name: str, train: tuple[Rows, Sequence[Any]], test: tuple[Rows, Sequence[Any]]) -> int:

@@ -32,14 +32,14 @@ def encode_labels(labels: Sequence[str | float], names: Sequence[str], where: st
         DataError: a label that is none of the classes.
     """
     codes = {name: code for code, name in enumerate(names)}
-    texts = [text if (text := label_text(label)) in codes else without_fraction(text) for label in labels]
+    texts = [text if (text := label_text(label)) in codes else _plain(text) for label in labels]
     unknown = next((text for text in texts if text not in codes), None)
     if unknown is not None:
         raise DataError(f'"{unknown}" is none of the {len(names)} classes', where=where, remedy=nearest(unknown, names))
     return np.array([codes[text] for text in texts], np.int64)
 
 
-def without_fraction(text: str) -> str:
+def _plain(text: str) -> str:
     """A whole number without its zero fraction; anything else as it is: the codes 007 and 7 are two classes."""
     whole = re.fullmatch(r"([+-]?(?:0|[1-9][0-9]*))\.0+", text)
     return whole[1] if whole else text

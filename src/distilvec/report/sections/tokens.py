@@ -16,8 +16,8 @@ from distilvec.modules.pipeline import default_prompt
 from distilvec.report.plots import MUTED, canvas
 from distilvec.report.sections.base import Block, Data, Heading, Outcome, Picture, Taught, clip
 from distilvec.students import StudentTap
-from distilvec.tasks.predictor import prepare
 from distilvec.teachers.signals import Wanted
+from distilvec.training.sample import on_device
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -124,7 +124,8 @@ def token_maps(
 
 def features_of(model: SentenceTransformer, texts: Sequence[str]) -> dict[str, Any]:
     """Prepare texts as in training, on the model's device: joint items as pairs, with the default prompt."""
-    return prepare(model, [split_pair(text) for text in texts], default_prompt(model) or None)
+    features = model.preprocess([split_pair(text) for text in texts], prompt=default_prompt(model) or None)
+    return on_device(dict(features), model.device)
 
 
 def _map(values: Tensor, mask: Tensor, asked: Wanted) -> np.ndarray:
