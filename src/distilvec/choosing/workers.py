@@ -20,24 +20,20 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from distilvec.choosing.probe import short_training
+from distilvec.choosing.probe import Stored, short_training
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
 from distilvec.judging import CachedEncoder
 from distilvec.judging.agreement import likeness
-from distilvec.methods.base import Method, TeacherInfo
+from distilvec.methods.base import Method
 from distilvec.methods.code import code_of
 from distilvec.recipe.sections import OptimizerSection
-from distilvec.store import SignalStore
-from distilvec.tasks.base import Task
-from distilvec.training import StoreSource
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -45,17 +41,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 #: Workers at most: each takes about 600 MB of memory.
 MOST = 8
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A teacher that is known by its vectors alone, as another process opens it."""
-
-    info: TeacherInfo
-    store: SignalStore
-
-    def source(self, corpus: Corpus, rows: np.ndarray, cache: Path, task: Task | None = None) -> StoreSource:
-        return StoreSource(self.store, corpus, rows)
 
 
 @dataclass(frozen=True)
