@@ -198,6 +198,7 @@ class RidgeMapped(ChangedEncoder):
     """
 
     def __init__(self, encode: Any, matrix: npt.NDArray[Any]) -> None:
+        matrix = np.asarray(matrix, dtype=np.float32)
         super().__init__(encode, lambda vectors: apply_map(vectors, matrix), "free baseline")
 
 
@@ -230,7 +231,7 @@ class _Side:
             raise DataError(f"vectors of width {width} and then of width {vectors.shape[1]}", where=name)
         if not self.row:
             self._parts.clear()
-        self._parts.append(vectors)
+        self._parts.append(vectors.copy())  # the model may write its next ones into the same array
         self.row.update(zip(texts, range(len(self.row), len(self.row) + len(texts)), strict=True))
 
     def take(self, texts: Sequence[str]) -> Vectors:
