@@ -202,7 +202,7 @@ def keys_table(section: str) -> str:
     """The keys of one section of a recipe, or of a task's description."""
     from distilvec import recipe
     from distilvec.judging import spec
-    from distilvec.recipe.score_sections import SCORERS
+    from distilvec.recipe.sections import SCORERS
     from distilvec.teachers.table import sections
 
     if section in ("TeacherSection", "ScorerSection"):

@@ -307,15 +307,16 @@ def test_mixtures_of_experts_are_refused(tiny_bert: Path, tmp_path: Path) -> Non
 
 
 def test_hub_model_is_exported_with_its_size_and_files(
-    exported_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exported_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import huggingface_hub
 
-    from distilvec.cli.measures import export_student
+    from distilvec.cli.measures import export
 
     SentenceTransformer(str(exported_once), device="cpu").save_pretrained(str(tmp_path / "small"))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path / "small"))
-    told = export_student("me/small", tmp_path / "onnx", quantize=False)
+    export("me/small", tmp_path / "onnx", quantize=False)
+    told = capsys.readouterr().out
     assert "torch" in told and " 0 B" not in told
     assert (tmp_path / "onnx" / "modules.json").exists()
 

@@ -6,6 +6,7 @@ That Node and Chromium give the same vectors, and what the page does there, is `
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import hashlib
 import io
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 
 from distilvec.api import load
-from distilvec.cli.measures import export_student
+from distilvec.cli.measures import export
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.export import export_web, library
 from distilvec.export.browser import pipeline_options
@@ -54,15 +55,16 @@ def exported(one_layer_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "PACKAGES", archives(place / "archives"))
         (place / "texts.jsonl").write_text("".join(json.dumps({"words": text}) + "\n" for text in TEXTS))
-        told = export_student(
-            one_layer_bert,
-            place / "out",
-            web=True,
-            texts=place / "texts.jsonl",
-            text="words",
-            library=place / "archives",
-        )
-    assert re.search(r"/out/page: 4 texts, \d\.\d MB\n.*http\.server", told)
+        with contextlib.redirect_stdout(io.StringIO()) as told:
+            export(
+                one_layer_bert,
+                place / "out",
+                web=True,
+                texts=place / "texts.jsonl",
+                text="words",
+                library=place / "archives",
+            )
+    assert re.search(r"/out/page: 4 texts, \d\.\d MB\n.*http\.server", told.getvalue())
     return place / "out"
 
 
@@ -191,9 +193,9 @@ def test_npm_is_missing_or_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_wishes_that_contradict(one_layer_bert: Path, tmp_path: Path) -> None:
     with pytest.raises(DistilvecError, match="--texts: .*--web"):
-        export_student(one_layer_bert, tmp_path / "out", texts=tmp_path / "a.txt")
+        export(one_layer_bert, tmp_path / "out", texts=tmp_path / "a.txt")
     with pytest.raises(DistilvecError, match="--library: .*--texts"):
-        export_student(one_layer_bert, tmp_path / "out", web=True, library=tmp_path)
+        export(one_layer_bert, tmp_path / "out", web=True, library=tmp_path)
     with pytest.raises(DistilvecError, match="--texts: .*--no-quantize"):
         export_web(one_layer_bert, tmp_path / "out", quantize=False, search=["a text"])
     with pytest.raises(DistilvecError, match="--texts: .*no texts"):

@@ -18,13 +18,14 @@ import pytest
 import torch
 from tests.jobs import Job
 
-from distilvec.choosing import Budget, Compiled, Measured, compile_budget, settle_student
-from distilvec.choosing.budget import _electra, shapes
+from distilvec.choosing import settle_student
+from distilvec.choosing.budget import Budget, _electra, shapes
 from distilvec.choosing.candidates import Candidate
 from distilvec.choosing.choose import planned_steps
-from distilvec.choosing.compiled import STEPS
+from distilvec.choosing.compiled import STEPS, Compiled, compile_budget
 from distilvec.choosing.curves import LATER, extrapolate, power, powers
 from distilvec.choosing.halving import halve, probe_method
+from distilvec.choosing.measuring import Measured
 from distilvec.choosing.probe import short_training
 from distilvec.choosing.workers import Lesson, Probe, Trainings
 from distilvec.cli.main import main

@@ -13,9 +13,22 @@ import pytest
 from tests.jobs import Job
 
 import distilvec
-from distilvec.choosing import Choice, Measured, predict, settle_student
+from distilvec.choosing import settle_student
+from distilvec.choosing.choice import Choice
 from distilvec.choosing.choose import choose
-from distilvec.choosing.prediction import LONG, RUNS, Kind, KnownRun, Prediction, kind_of, residuals, shares, worst
+from distilvec.choosing.measuring import Measured
+from distilvec.choosing.prediction import (
+    LONG,
+    RUNS,
+    Kind,
+    KnownRun,
+    Prediction,
+    kind_of,
+    predict,
+    residuals,
+    shares,
+    worst,
+)
 from distilvec.choosing.sample import sampled
 from distilvec.corpus import read_corpus
 from distilvec.errors import DataError, DistilvecError

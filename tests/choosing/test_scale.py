@@ -14,7 +14,9 @@ import torch
 from tests.jobs import Job, tiny_recipe
 
 from distilvec.choosing.choose import texts_read
-from distilvec.choosing.scale import PEAKS, Devices, Rates, Scale, rates, scale
+from distilvec.choosing.scale import rates
+from distilvec.choosing.scale.rates import scale
+from distilvec.choosing.scale.reckoning import PEAKS, Devices, Rates, Scale
 from distilvec.cli.main import main
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError

@@ -196,7 +196,7 @@ def test_interruptions_and_debug(
     assert called("run", place / "recipe.yaml") == 143
     told = capsys.readouterr().err
     assert "interrupted by SIGTERM" in told and "run the same command again" in told
-    monkeypatch.setattr("distilvec.cli.measures.compress_model", interrupted)
+    monkeypatch.setattr("distilvec.corpus.read_corpus", interrupted)
     assert called("compress", place, "--data", place / "texts.txt", "-o", place / "compressed") == 130
     assert "it keeps nothing before its end" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is before

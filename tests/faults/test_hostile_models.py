@@ -26,7 +26,7 @@ from tests.jobs import Job
 import distilvec
 from distilvec.alignment.loading import load_tokenizer
 from distilvec.choosing.settle_student import settle_student
-from distilvec.cli.measures import compress_model, look_at_drift, look_at_geometry
+from distilvec.cli.measures import compress, drift, geometry
 from distilvec.errors import DistilvecError
 from distilvec.export import export_onnx
 from distilvec.flow.compare import compare
@@ -112,7 +112,7 @@ DOORS: dict[str, Callable[[Path, Path], Any]] = {
     "teacher": lambda model, _: load_teacher(model=model),
     "image teacher": lambda model, _: load_teacher(model=model, modality="image"),
     "shrink": lambda model, _: shrink(str(model), layers=1),
-    "geometry": lambda model, data: look_at_geometry(str(model), data),
+    "geometry": lambda model, data: geometry(str(model), data),
     "export": lambda model, data: export_onnx(model, data.parent / "exported"),
     "finetune": lambda model, data: finetune(model, data, data.parent / "tuned"),
     "evaluate": lambda model, data: distilvec.evaluate(
@@ -127,8 +127,8 @@ DOORS: dict[str, Callable[[Path, Path], Any]] = {
     "fresh": lambda model, _: fresh(layers=1, width=32, tokenizer=model),
     "static": lambda model, _: static(model),
     "upcycle": lambda model, _: upcycle(model),
-    "compress": lambda model, data: compress_model(str(model), data, data.parent / "compressed"),
-    "drift": lambda model, data: look_at_drift(str(model), data, data),
+    "compress": lambda model, data: compress(str(model), data, data.parent / "compressed"),
+    "drift": lambda model, data: drift(data, data, str(model)),
     "compare": lambda model, data: compare(_recipe(model, data), ["cosine"], 1),
     "plan": _planned,
     "distill": lambda model, data: distilvec.distill(

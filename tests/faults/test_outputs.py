@@ -12,7 +12,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 import distilvec
-from distilvec.cli.measures import compress_model, look_at_geometry
+from distilvec.cli.measures import compress, geometry
 from distilvec.errors import DistilvecError
 from distilvec.export import export_onnx, load_onnx
 from distilvec.flow.finetune import finetune
@@ -35,9 +35,9 @@ def scored(model: Path, data: Path, out: Path) -> Any:
 
 WRITING: dict[str, tuple[Callable[[Path, Path, Path], Any], str]] = {
     "evaluate": (scored, "scores.json"),
-    "compress": (lambda model, data, out: compress_model(str(model), data, out), "compression.md"),
-    "geometry": (lambda model, data, out: look_at_geometry(str(model), data, output=out), "geometry.json"),
-    "geometry's pictures": (lambda model, data, out: look_at_geometry(str(model), data, output=out), "figures/a.svg"),
+    "compress": (lambda model, data, out: compress(str(model), data, out), "compression.md"),
+    "geometry": (lambda model, data, out: geometry(str(model), data, output=out), "geometry.json"),
+    "geometry's pictures": (lambda model, data, out: geometry(str(model), data, output=out), "figures/a.svg"),
     "export": (lambda model, data, out: export_onnx(model, out), "model.onnx"),
     "export's tokenizer": (lambda model, data, out: export_onnx(model, out), "tokenizer.json"),
     "adapt": (lambda model, data, out: distilvec.adapt(model, np.eye(9), ["a"] * 9, out), "modules.json"),

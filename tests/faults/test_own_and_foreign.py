@@ -16,7 +16,7 @@ from tests.training.starting import Starter
 
 import distilvec
 from distilvec.cli.disk import ABOUT, clean
-from distilvec.cli.measures import compress_model, look_at_geometry
+from distilvec.cli.measures import compress, geometry
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.export import export_model2vec, export_onnx, export_web
 from distilvec.files import TEMPORARY
@@ -72,8 +72,8 @@ COMMANDS: dict[str, Callable[[Given, Path, int], Any]] = {
     "export": lambda g, out, n: export_onnx(g.static, out, quantize=not n),
     "export --web": lambda g, out, n: export_web(g.static, out, quantize=not n),
     "export --model2vec": lambda g, out, n: export_model2vec(g.static, out),
-    "compress": lambda g, out, n: compress_model(g.static, g.rows, out),
-    "geometry": lambda g, out, n: look_at_geometry(g.static, g.rows, output=out),
+    "compress": lambda g, out, n: compress(g.static, g.rows, out),
+    "geometry": lambda g, out, n: geometry(g.static, g.rows, output=out),
     "evaluate": lambda g, out, n: distilvec.evaluate(g.static, g.task(), out / "scores.json"),
 }
 #: These never write over a model, whosever it is.

@@ -279,7 +279,7 @@ def test_list_of_tasks_mixes_names_files_and_specs(tmp_path: Path, monkeypatch: 
     (place / "tasks.yaml").write_text("[stsb, more.yaml, {name: own, kind: similarity, test: own.jsonl}]\n")
     monkeypatch.setenv("DISTILVEC_DATA", str(data))
     monkeypatch.setattr(
-        "distilvec.judging.talas_sets.talas_spec",
+        "distilvec.judging.loading.talas_spec",
         lambda name, folder: {"name": name, "kind": "similarity", "test": "stsb.test.jsonl"},
     )
     assert [task.name for task in read_tasks(place / "tasks.yaml")] == ["stsb", "more", "own"]

@@ -17,8 +17,7 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.judging import load_task, paired_bootstrap
 from distilvec.judging.metrics import auroc, measure, over_repetitions, r2
 from distilvec.judging.perceptron import IMAGES, MOLECULES, PerceptronTask, disagreement
-from distilvec.judging.perceptron_fit import fit_perceptrons
-from distilvec.judging.perceptron_parts import Parts, PerceptronSettings
+from distilvec.judging.perceptron_fit import Parts, PerceptronSettings, fit_perceptrons
 from distilvec.judging.scores import Score
 
 FEW = dataclasses.replace(MOLECULES, epochs=8)

@@ -30,10 +30,10 @@ from distilvec.judging import (
     speed,
 )
 from distilvec.judging.bootstrap import make_score
-from distilvec.judging.scores import Outputs
+from distilvec.judging.scores import Outputs, grouped
 from distilvec.judging.speed import MOST_PASSES
 from distilvec.report.compare import compare_table
-from distilvec.report.rows import ScoreEntry, grouped
+from distilvec.report.rows import ScoreEntry
 from distilvec.report.sections.scores import comparisons
 
 from .embedders import graded_pairs, noise, topic_texts, words
@@ -250,4 +250,5 @@ def test_judged_retrieval_is_not_averaged_with_the_teachers_neighbours() -> None
     assert Judgement({"teacher": both}).averages("teacher") == {"retrieval": 0.4}
     assert Judgement({"teacher": {"near": both["near"]}}).averages("teacher") == {"retrieval": 1.0}
     entries = {name: ScoreEntry(value=each.value, kind=each.kind) for name, each in both.items()}
-    assert [each.value for each in grouped(entries)["retrieval"]] == [0.4] and "all" not in grouped(entries)
+    groups = grouped(entries.values())
+    assert [each.value for each in groups["retrieval"]] == [0.4] and "all" not in groups

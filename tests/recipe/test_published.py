@@ -22,7 +22,7 @@ def _resolved(file: Path, folder: Path) -> dict[str, Any]:
     """What the trainer, the student and the method get of a recipe."""
     recipe = Recipe.load(file)
     training = recipe.training
-    options = recipe.build_method().options
+    options = recipe.method.build().options
     sharpness, schedule = recipe.optimizer.sharpness, training.lr_scheduler_kwargs
     student = given(recipe.student, "student")
     return {

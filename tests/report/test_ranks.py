@@ -30,7 +30,7 @@ def test_ranks_by_hand() -> None:
     assert tasks == ["one", "three", "two"]
     given = ranks(SCORES, tasks)
     assert given.tolist() == [[1, 3, 2], [2, 3, 1], [1.5, 1.5, 3]]
-    assert friedman(given[:, :2]) is None and friedman(np.tile([1.0, 2.0, 3.0], (10, 1))) < 1e-3
+    assert friedman(np.tile([1.0, 2.0, 3.0], (10, 1))) < 1e-3
     assert make_ranking(SCORES) is None, "three tasks are too few"
     assert make_ranking({"a": {str(i): 1.0 for i in range(9)}, "b": {str(i): 2.0 for i in range(9)}}) is None
 

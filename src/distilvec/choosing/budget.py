@@ -29,7 +29,6 @@ class Budget:
     """The limits on a student; None = no limit.
 
     Attributes:
-        parameters: their number.
         megabytes: of float32 weights, 10^6 bytes each.
         latency: milliseconds that the median text takes, one at a time, on this machine.
     """
@@ -140,7 +139,6 @@ def _plain(of: str, model: Any, blocks: Any, depth: int, most: int) -> Candidate
 
 
 def _tables(of: str, model: Any, most: int, mapped: int) -> list[Candidate]:
-    """Static students that fit."""
     rows, width = model.get_input_embeddings().weight.shape
     candidates = []
     for numbers in STATIC_WIDTHS:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from distilvec.errors import DistilvecError, Interrupted
 from distilvec.modules.blocks import find_blocks, find_transformer
+from distilvec.progress import Ticker
 from distilvec.recipe import Recipe, StudentSection
 from distilvec.students.sizes import FEWEST_PIECES
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 #: Parts of the blocks and of the word pieces that are kept where nothing is asked for.
 LAYER_SHARES = (1 / 6, 1 / 3, 1 / 2, 1.0)
 PIECE_SHARE = 1 / 6
@@ -80,8 +85,30 @@ def candidates(
     return [*students, *(_static(of, dimensions, table) for dimensions in (STATIC_WIDTH, None) for table in tables)]
 
 
+def attempted(wanted: Sequence[Candidate], title: str, make: Callable[[Candidate], T]) -> tuple[list[T], list[str]]:
+    """Return what is made of the candidates, and why some are left out.
+
+    Raises:
+        DistilvecError: all of them are.
+    """
+    made, notes = list[T](), list[str]()
+    ticker = Ticker(title, "candidates", kept=False)
+    for number, candidate in enumerate(wanted, start=1):
+        ticker(number - 1, len(wanted), candidate.name)
+        logger.info("candidate %d of %d: %s", number, len(wanted), candidate.name)
+        try:
+            made.append(make(candidate))
+        except Interrupted:
+            raise
+        except DistilvecError as error:
+            notes.append(f"{candidate.name}: left out, {error}")
+    ticker(len(wanted), len(wanted))
+    if not made:
+        raise DistilvecError("no candidate fits or can be made", where="plan", remedy=" ".join(notes))
+    return made, notes
+
+
 def own_candidate(recipe: Recipe) -> Candidate | None:
-    """The recipe's own student, unless it is to be chosen."""
     if recipe.student is None or recipe.student.auto is not None:
         return None
     return Candidate("the recipe's", recipe.student.model_dump(exclude_defaults=True))

@@ -22,7 +22,7 @@ from distilvec.choosing.prediction import (
 )
 from distilvec.report.grid import Cell, Grid, escape_markdown
 from distilvec.showing import Shown
-from distilvec.words import ABSENT, millions, number, size
+from distilvec.words import ABSENT
 
 NAMES = {"all": "tasks", "retrieval": "retrieval", "agreement": "agreement"}
 
@@ -33,9 +33,7 @@ class Choice(Shown):
 
     Attributes:
         keep: share of the teacher that is to be kept, in (0, 1].
-        teacher: its row.
         rows: the candidates, from few parameters to many.
-        texts: texts of the sample.
         read: texts that the training will read, repetitions counted.
         tasks: names of the tasks; without them, agreement decides.
         probe_steps: steps of the short training of each; 0 = none.
@@ -59,7 +57,6 @@ class Choice(Shown):
 
     @property
     def by_tasks(self) -> bool:
-        """Tell whether tasks decide, and not agreement."""
         return self.measures != ["agreement"]
 
     def start(self, row: Measured, measure: str) -> float:
@@ -83,7 +80,6 @@ class Choice(Shown):
         return self.chosen or max(self.rows, key=lambda row: self.prediction(row).middle)
 
     def verdict(self) -> str:
-        """Return which one, and how sure that is."""
         row, goal = self.best, f"{100 * self.keep:g} %"
         what = "the teacher on the tasks" if self.by_tasks else "the teacher (mean cosine on held-out texts)"
         if self.chosen is None:
@@ -100,7 +96,6 @@ class Choice(Shown):
         return f"Smallest candidate predicted to keep {goal} of {what}: {row.name}, {self.prediction(row)}; {safer}."
 
     def how(self) -> list[str]:
-        """Return how the prediction was made."""
         misses = [abs(miss) for miss in residuals().values()]
         behind = f"the untrained candidate with a linear map to the teacher's vectors, fitted to {self.texts:,} texts"
         own, start = f"agreement: mean cosine of {behind}, with the teacher on held-out texts.", "agreement"
@@ -136,14 +131,13 @@ class Choice(Shown):
         return ", ".join(parts)
 
     def grid(self) -> Grid:
-        """One row per model, as measured."""
         ways = [way for way in ("untrained", "free", "probe") if any(way in row.kept for row in self.rows)]
         shown = self.measures if self.by_tasks else (["agreement"] if self.probe_steps else [])
         header = ["student", "parameters", "on disk", "texts/s", "p50 / p95 ms", "agreement"]
         header += [f"{NAMES[each]} %: {' / '.join(self._ways(each, ways))}" for each in shown]
         rows = []
         for row in [self.teacher, *self.rows]:
-            cells = [row.name, millions(row.parameters), size(row.size_bytes), *_speed(row), _fraction(row.agreement)]
+            cells = [*row.cells(), ABSENT if row.agreement is None else f"{row.agreement:.3f}"]
             cells += ["" if row is self.teacher else _kept(row, each, self._ways(each, ways)) for each in shown]
             rows.append([Cell(text) for text in [*cells, "" if row is self.teacher else str(self.prediction(row))]])
         return Grid([*header, "predicted"], rows, [])
@@ -152,7 +146,6 @@ class Choice(Shown):
         return [way for way in ways if any(measure in row.kept.get(way, {}) for row in self.rows)]
 
     def text(self) -> str:
-        """Return what a terminal shows."""
         return "\n".join([self.grid().text(), "", self.verdict(), *self.how()])
 
     def _named(self) -> str:
@@ -162,24 +155,12 @@ class Choice(Shown):
         return "\n\n".join([self.grid().markdown(), *map(escape_markdown, [self.verdict(), *self.how()])])
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values: what was measured, predicted and chosen."""
         candidates = [asdict(row) | {"predicted": asdict(self.prediction(row))} for row in self.rows]
         return asdict(self) | {"rows": candidates, "chosen": self.best.name, "verdict": self.verdict()}
 
 
 def _kind(row: Measured) -> Kind:
     return kind_of(row.section or {})
-
-
-def _speed(row: Measured) -> list[str]:
-    if not row.speed:
-        return [ABSENT, ABSENT]
-    latency = f"{row.speed['latency_p50_ms']:.1f} / {row.speed['latency_p95_ms']:.1f}"
-    return [number(round(row.speed["texts_per_second"])), latency]
-
-
-def _fraction(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.3f}"
 
 
 def _kept(row: Measured, measure: str, ways: list[str]) -> str:

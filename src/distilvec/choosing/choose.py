@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from distilvec.choosing.candidates import Candidate, candidates, own_candidate
+from distilvec.choosing.candidates import attempted, candidates, own_candidate
 from distilvec.choosing.choice import Choice
-from distilvec.choosing.measuring import Bench, Measured, measure, measure_teacher
+from distilvec.choosing.measuring import Bench, measure, measure_teacher
 from distilvec.choosing.sample import COUNTED, sampled
 from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
-from distilvec.errors import DistilvecError, Interrupted
+from distilvec.errors import DistilvecError
 from distilvec.flow.defaults import training_defaults
 from distilvec.flow.judge import knows_tasks
 from distilvec.flow.lessons import fill_stores
 from distilvec.flow.prepare import judging_tasks, named_tasks, open_corpus, open_teachers, require
 from distilvec.flow.start import source_model, teacher_model
 from distilvec.flow.teach import Taught
-from distilvec.judging import CachedEncoder, Judgement, JudgingTask, judge, settle_tasks
-from distilvec.progress import Ticker
+from distilvec.judging import judge, settle_tasks
 from distilvec.recipe import Recipe, given
 from distilvec.teachers.sections import models_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-logger = logging.getLogger(__name__)
 SAMPLE = 4000
 KEEP = 0.95
 
@@ -60,33 +57,30 @@ def choose(
     Raises:
         DistilvecError: no candidate can be made, a value is out of range, the items are no texts.
     """
-    _check(keep, sample)
+    if not 0 < keep <= 1:
+        raise DistilvecError(f"keep is {keep:g}, a share in (0, 1] is wanted", where="plan", remedy="For example 0.95.")
     recipe, corpus, few, taught = planned(recipe, sample)
     tasks = judging_tasks(recipe, corpus, named_tasks(recipe))
     encoder = taught[0].encoder(corpus.modality)
     with_tasks = bool(tasks) and knows_tasks(taught[0], encoder, tasks)
-    judged = _judge_teacher(encoder, tasks) if with_tasks else None
+    judged = None
+    if with_tasks:
+        settle_tasks(tasks, encoder)  # some take the teacher's own search for the truth
+        judged = judge({encoder.name: encoder}, tasks)
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
     bench = Bench(recipe, whole, few, taught, tasks if with_tasks else [], judged, probe_steps)
     of, source = source_of(recipe)
     own = own_candidate(recipe)
     wanted = [*([own] if own else []), *candidates(of, source, layers, vocabularies)]
-    rows, notes = _measure_all(wanted, bench)
+    rows, notes = attempted(wanted, "measuring candidates", lambda candidate: measure(candidate, bench))
+    rows.sort(key=lambda row: row.parameters or 0)
     if tasks and not with_tasks:
         notes.append("The teacher has no vectors of the tasks' texts and cannot be scored on them; agreement decides.")
     if whole is not corpus:
         notes.append(f"Word pieces were chosen by {COUNTED:,} of the texts; a run chooses by all.")
     names = [task.name for task in bench.tasks]
-    return Choice(
-        keep,
-        measure_teacher(bench),
-        rows,
-        len(few.train_rows),
-        texts_read(recipe, corpus),
-        names,
-        probe_steps,
-        notes,
-    )
+    read = texts_read(recipe, corpus)
+    return Choice(keep, measure_teacher(bench), rows, len(few.train_rows), read, names, probe_steps, notes)
 
 
 class Planned(NamedTuple):
@@ -102,8 +96,10 @@ def planned(recipe: Recipe, sample: int) -> Planned:
     """Open what candidates are measured on.
 
     Raises:
-        DistilvecError: the items are no texts, or there are too few.
+        DistilvecError: the items are no texts, or there are too few, or a sample of fewer than 100.
     """
+    if sample < 100:
+        raise DistilvecError(f"a sample of {sample} texts says nothing", where="plan", remedy="Take at least 100.")
     require(recipe, "plan")
     corpus = open_corpus(recipe)
     # Candidates are of several kinds, so that an open method stays open.
@@ -128,7 +124,6 @@ def texts_read(recipe: Recipe, corpus: Corpus) -> int:
 
 
 def planned_steps(recipe: Recipe, corpus: Corpus) -> int:
-    """Steps of the recipe's training."""
     return recipe.training.steps(_items(recipe, corpus))
 
 
@@ -142,29 +137,7 @@ def _items(recipe: Recipe, corpus: Corpus) -> int:
 
 def step_texts(recipe: Recipe) -> int:
     """Texts that a step of the recipe's training reads, or pairs where it trains on these."""
-    return given(recipe.training.batch_size, "training.batch_size") * recipe.training.gradient_accumulation_steps
-
-
-def _judge_teacher(encoder: CachedEncoder, tasks: Sequence[JudgingTask]) -> Judgement:
-    """The teacher's scores; tasks whose truth is the teacher's own search take it first."""
-    settle_tasks(tasks, encoder)
-    return judge({encoder.name: encoder}, tasks)
-
-
-def _check(keep: float, sample: int) -> None:
-    if not 0 < keep <= 1:
-        raise DistilvecError(f"keep is {keep:g}, a share in (0, 1] is wanted", where="plan", remedy="For example 0.95.")
-    check_sample(sample)
-
-
-def check_sample(sample: int) -> None:
-    """Refuse a sample that is too small.
-
-    Raises:
-        DistilvecError: fewer than 100 texts.
-    """
-    if sample < 100:
-        raise DistilvecError(f"a sample of {sample} texts says nothing", where="plan", remedy="Take at least 100.")
+    return recipe.training.batch * recipe.training.gradient_accumulation_steps
 
 
 def source_of(recipe: Recipe) -> tuple[str | None, SentenceTransformer | None]:
@@ -178,23 +151,3 @@ def source_of(recipe: Recipe) -> tuple[str | None, SentenceTransformer | None]:
     if of is None:
         return None, None
     return of, teacher_model(teachers[of]) if student is None else source_model(of, student, recipe.teachers)
-
-
-def _measure_all(wanted: Sequence[Candidate], bench: Bench) -> tuple[list[Measured], list[str]]:
-    """The candidates that can be made, from few parameters to many, and why the others cannot."""
-    rows: list[Measured] = []
-    notes: list[str] = []
-    ticker = Ticker("measuring candidates", "candidates", kept=False)
-    for number, candidate in enumerate(wanted, start=1):
-        ticker(number - 1, len(wanted), candidate.name)
-        logger.info("candidate %d of %d: %s", number, len(wanted), candidate.name)
-        try:
-            rows.append(measure(candidate, bench))
-        except Interrupted:
-            raise
-        except DistilvecError as error:
-            notes.append(f"{candidate.name}: left out, {error}")
-    ticker(len(wanted), len(wanted))
-    if not rows:
-        raise DistilvecError("no candidate can be made", where="plan", remedy=" ".join(notes))
-    return sorted(rows, key=lambda row: row.parameters or 0), notes

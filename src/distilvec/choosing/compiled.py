@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from distilvec.choosing.budget import Budget, shapes
-from distilvec.choosing.candidates import Candidate
-from distilvec.choosing.choose import check_sample, planned, planned_steps, source_of
+from distilvec.choosing.candidates import Candidate, attempted
+from distilvec.choosing.choose import planned, planned_steps, source_of
 from distilvec.choosing.curves import extrapolate, powers
 from distilvec.choosing.halving import halve
 from distilvec.choosing.measuring import Bench, Measured, measure_teacher, shipped, started
 from distilvec.choosing.prediction import Prediction
 from distilvec.choosing.sample import COUNTED, sampled
-from distilvec.errors import DistilvecError, Interrupted
-from distilvec.files import whole
-from distilvec.progress import Ticker
+from distilvec.errors import DistilvecError
 from distilvec.recipe import Recipe
 from distilvec.report.grid import Cell, Grid
-from distilvec.words import ABSENT, millions, number, size
+from distilvec.words import millions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from sentence_transformers import SentenceTransformer
 
-logger = logging.getLogger(__name__)
 #: Texts that are encoded for it: as many as the second round reads, each once.
 SAMPLE = 30_000
 #: Steps of the first round, unless the training is short: a share of its steps. After fewer, students that start well
@@ -43,9 +38,7 @@ class Compiled:
 
     Attributes:
         budget: what they may be at most.
-        teacher: its row.
         rows: the candidates, from few parameters to many; `curve` has the trainings of each.
-        texts: texts of the sample.
         steps: of the training that is to come.
         notes: candidates that do not fit or cannot be made.
     """
@@ -82,14 +75,12 @@ class Compiled:
         return frontier
 
     def verdict(self) -> str:
-        """Return which one, and how sure that is."""
         best = self.best
         others = [row for row in self.rows if row is not best and self.prediction(row).high > self.prediction(best).low]
         close = f"; {len(others)} others cannot be told from it" if others else "; no other comes near"
         return f"Best candidate within {self.budget}: {best.name}, order {self.prediction(best)} after training{close}."
 
     def how(self) -> list[str]:
-        """Return how the prediction was made."""
         rounds = ", ".join(map(str, self.rounds))
         return [
             "order: Spearman's rank correlation between the student's and the teacher's cosines on held-out texts, in "
@@ -105,28 +96,24 @@ class Compiled:
         header = ["student", "parameters", "on disk", "texts/s", "p50 / p95 ms"]
         header += ["order: start", *(f"{steps} steps" for steps in self.rounds), "predicted"]
         ranked = sorted(self.rows, key=lambda row: (-max(row.curve), -self.prediction(row).middle))
-        rows = [[*_about(self.teacher), *[""] * (len(self.rounds) + 2)]]
+        rows = [[*self.teacher.cells(), *[""] * (len(self.rounds) + 2)]]
         for row in ranked:
             reached = [f"{100 * row.curve[steps]:.1f}" if steps in row.curve else "" for steps in (0, *self.rounds)]
-            rows.append([*_about(row), *reached, str(self.prediction(row))])
+            rows.append([*row.cells(), *reached, str(self.prediction(row))])
         return Grid(header, [[Cell(text) for text in row] for row in rows], [])
 
     def text(self) -> str:
-        """Return what a terminal shows."""
         return "\n".join([self.grid().text(), "", self.verdict(), *self.how()])
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values: what was measured, predicted and chosen."""
         candidates = [asdict(row) | {"predicted": asdict(self.prediction(row))} for row in self.rows]
         return asdict(self) | {"rows": candidates, "chosen": self.best.name, "verdict": self.verdict()}
 
     def figure(self) -> Figure:
         """Time of a text against what is predicted, with the frontier. Call inside `report.plots.style()`."""
-        from matplotlib.figure import Figure
+        from distilvec.report.plots import MUTED, ROLE_COLOURS, canvas
 
-        from distilvec.report.plots import MUTED, ROLE_COLOURS
-
-        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+        figure = canvas(7.2, 4.2)
         axes = figure.subplots()
         for row in self.rows:
             predicted, chosen = self.prediction(row), row is self.best
@@ -148,15 +135,6 @@ def _is_table(row: Measured) -> bool:
     return bool(row.section and row.section.get("static"))
 
 
-def _about(row: Measured) -> list[str]:
-    timed = row.speed
-    speed = [ABSENT, ABSENT]
-    if timed:
-        latency = f"{timed['latency_p50_ms']:.1f} / {timed['latency_p95_ms']:.1f}"
-        speed = [number(round(timed["texts_per_second"])), latency]
-    return [row.name, millions(row.parameters), size(row.size_bytes), *speed]
-
-
 def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, steps: int = 0) -> Compiled:
     """Find the best student within a budget, by short trainings of those that fit.
 
@@ -172,7 +150,6 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
     Raises:
         DistilvecError: nothing fits, or the items are no texts.
     """
-    check_sample(sample)
     of, source = source_of(recipe)
     if of is None or source is None:
         raise DistilvecError(
@@ -206,40 +183,16 @@ def _fitting(
     wanted: Sequence[Candidate], bench: Bench, budget: Budget, mapped: int
 ) -> tuple[list[SentenceTransformer], list[Measured], list[str]]:
     """The candidates that can be made and fit, untrained, and why the others do not."""
-    students, rows, notes = [], [], []
-    ticker = Ticker("making candidates", "candidates", kept=False)
-    for count, candidate in enumerate(wanted, start=1):
-        ticker(count - 1, len(wanted), candidate.name)
-        logger.info("candidate %d of %d: %s", count, len(wanted), candidate.name)
-        try:
-            section, student = started(candidate, bench)
-            free = np.zeros((student.get_embedding_dimension() or 0, mapped), np.float32) if mapped else None
-            row = shipped(candidate, section, student, bench, free)
-        except Interrupted:
-            raise
-        except DistilvecError as error:
-            notes.append(f"{candidate.name}: left out, {error}")
-            continue
+
+    def fitting(candidate: Candidate) -> tuple[SentenceTransformer, Measured]:
+        section, student = started(candidate, bench)
+        free = np.zeros((student.get_embedding_dimension() or 0, mapped), np.float32) if mapped else None
+        row = shipped(candidate, section, student, bench, free)
         if budget.latency is not None and row.speed["latency_p50_ms"] > budget.latency:
-            notes.append(f"{candidate.name}: left out, a text takes {row.speed['latency_p50_ms']:.1f} ms")
-        elif budget.most is not None and (row.parameters or 0) > budget.most:
-            notes.append(f"{candidate.name}: left out, it has {millions(row.parameters)} parameters")
-        else:
-            students.append(student)
-            rows.append(row)
-    ticker(len(wanted), len(wanted))
-    if not rows:
-        raise DistilvecError("no candidate fits the budget", where="plan", remedy=" ".join(notes))
-    return students, rows, notes
+            raise DistilvecError(f"a text takes {row.speed['latency_p50_ms']:.1f} ms")
+        if budget.most is not None and (row.parameters or 0) > budget.most:
+            raise DistilvecError(f"it has {millions(row.parameters)} parameters")
+        return student, row
 
-
-def write_figure(found: Compiled, file: Path) -> None:
-    """Save the picture as SVG.
-
-    Raises:
-        EnvironmentProblem: the file cannot be written.
-    """
-    from distilvec.report.plots import save_svg, style
-
-    with style(), whole(file) as partial:
-        save_svg(found.figure(), partial)
+    made, notes = attempted(wanted, "making candidates", fitting)
+    return [student for student, _ in made], [row for _, row in made], notes

@@ -5,6 +5,7 @@ Times come from a short probe: the teacher encodes a few texts and the student t
 
 from __future__ import annotations
 
+import copy
 import tempfile
 import time
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ from distilvec.flow.settle import settle, wants_of
 from distilvec.flow.start import FOLDER
 from distilvec.flow.teach import Taught, held_precision
 from distilvec.progress import within
-from distilvec.recipe import Recipe, given
+from distilvec.recipe import Recipe
 from distilvec.scorers.load import open_scorer
 from distilvec.store import FillReport, RaggedSignal, SignalStore, fill
 from distilvec.store.layout import read_signals
@@ -202,11 +203,7 @@ def _probe_teachers(
 def _probe_combined(
     probe: Probe, taught: Sequence[Taught], keys: np.ndarray, summary: Plan
 ) -> tuple[list[Taught], float]:
-    """The one teacher that probed ones are combined into, which the student meets; and bytes of its whole store.
-
-    Args:
-        keys: of all texts.
-    """
+    """The one teacher that probed ones are combined into, which the student meets; and bytes of its whole store."""
     how, storage, kept = probe.recipe.combine, combined_storage(probe.recipe), probe.real.place
     teacher, store, filled, seen = combine(taught, how, probe.corpus, probe.place / "probe", storage)  # type: ignore[arg-type]
     theirs = [kept / "stores" / section.name for section in probe.recipe.teachers]
@@ -282,17 +279,13 @@ def _probe_student(
     recipe, corpus, place, task = prepared.recipe, prepared.corpus, prepared.place, prepared.task()
     most = companions_of(prepared.needs, task, corpus)
     items = len(rows_with_companions(corpus, corpus.train_rows, most)[0])
-    begun, whole = time.perf_counter(), given(recipe.training.batch_size, "training.batch_size")
+    begun, whole = time.perf_counter(), recipe.training.batch
     batch = max(1, min(whole, len(rows_with_companions(corpus, rows, most)[0])))
     student = prepared.start.open()
-    few = _Rows(corpus, rows)
-    learnt = Material(
-        few,  # type: ignore[arg-type]
-        [each.info for each in taught],
-        [each.source(few, rows, place, task) for each in taught],  # type: ignore[arg-type]
-        task=task,
-        scores=scores,
-    )
+    few = copy.copy(corpus)
+    few.train_rows, few.holdout_rows = rows, np.zeros(0, np.int64)
+    sources = [each.source(few, rows, place, task) for each in taught]
+    learnt = Material(few, [each.info for each in taught], sources, task=task, scores=scores)
     short = {"batch_size": batch, "max_steps": PROBE_STEPS, "gradient_accumulation_steps": 1}
     settings = quiet_settings({**recipe.training.model_dump(), **short}, recipe.optimizer, place)
     with adapted(recipe, student), within("measuring"):
@@ -349,18 +342,5 @@ def _prepared_bytes(probed: Probe) -> float:
     return float(sum(file.stat().st_size for file in written if file.is_file()))
 
 
-class _Rows:
-    """A corpus of which only some rows are trained on."""
-
-    def __init__(self, corpus: Corpus, rows: np.ndarray) -> None:
-        self._corpus, self.train_rows, self.holdout_rows = corpus, rows, np.zeros(0, np.int64)
-
-    def __len__(self) -> int:
-        return len(self._corpus)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._corpus, name)
-
-
-def _shorten(text: str, most: int = 200) -> str:
-    return repr(text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}")
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= 200 else f"{text[:100]} ... {text[-100:]}")

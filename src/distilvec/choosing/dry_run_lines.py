@@ -22,7 +22,6 @@ class Plan:
     Attributes:
         lines: (stage, what will happen).
         examples: texts as the teachers read them.
-        notes: things worth a second look.
     """
 
     lines: list[tuple[str, str]] = field(default_factory=list)
@@ -33,7 +32,6 @@ class Plan:
         self.lines.append((stage, text))
 
     def text(self) -> str:
-        """Return what a terminal shows."""
         width = max(len(stage) for stage, _ in self.lines)
         lines = [f"{stage:<{width}}  {text}" for stage, text in self.lines]
         return "\n".join([*lines, *self.examples, *(f"note: {note}" for note in self.notes)])
@@ -64,7 +62,8 @@ def describe_mining(corpus: Corpus, further: Corpus | None, width: int, summary:
 
 def describe_end(recipe: Recipe, seconds: float, disk: float, summary: Plan, *, teaching_only: bool) -> None:
     """Say how much room and time all of it takes, and what it leaves."""
-    free = shutil.disk_usage(existing(Path(recipe.output))).free
+    output = Path(recipe.output).absolute()
+    free = shutil.disk_usage(next(place for place in (output, *output.parents) if place.exists())).free
     summary.add("disk", f"{size(disk)} will be written; {size(free)} are free")
     summary.add("time", f"about {duration(seconds)}" + ("" if teaching_only else " before judging"))
     if disk > free:
@@ -73,8 +72,3 @@ def describe_end(recipe: Recipe, seconds: float, disk: float, summary: Plan, *, 
         summary.add(
             "output", f"{recipe.output}: student/, report.html, report.md, report.json, run.jsonl, checkpoints/"
         )
-
-
-def existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
-    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from distilvec.choosing.choose import step_texts
 from distilvec.choosing.measuring import Bench, Measured
-from distilvec.choosing.workers import Lesson, Probe, Stored, Trainings
+from distilvec.choosing.probe import Stored
+from distilvec.choosing.workers import Lesson, Probe, Trainings
 from distilvec.errors import DistilvecError
 from distilvec.methods.base import Method
 from distilvec.methods.table import build_method

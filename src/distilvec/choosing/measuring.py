@@ -28,6 +28,7 @@ from distilvec.report.surroundings import folder_bytes, unused_pooler
 from distilvec.students import Seen, StudentTap, load_student, ship
 from distilvec.tasks.table import build_task
 from distilvec.training.step import describe
+from distilvec.words import ABSENT, millions, number, size
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -44,7 +45,6 @@ class Measured:
     """A candidate, or the teacher.
 
     Attributes:
-        name: see `Candidate`.
         parameters, size_bytes: of what would ship; None where not known.
         speed: see `distilvec.judging.speed`; empty where it was not measured.
         agreement: mean cosine of the free baseline with the teacher on held-out texts.
@@ -63,6 +63,14 @@ class Measured:
     kept: dict[str, dict[str, float]] = field(default_factory=dict)
     section: dict[str, Any] | None = None
     curve: dict[int, float] = field(default_factory=dict)
+
+    def cells(self) -> list[str]:
+        """Name, parameters, bytes, texts per second and latency, as tables show them."""
+        rate = latency = ABSENT
+        if timed := self.speed:
+            rate = number(round(timed["texts_per_second"]))
+            latency = f"{timed['latency_p50_ms']:.1f} / {timed['latency_p95_ms']:.1f}"
+        return [self.name, millions(self.parameters), size(self.size_bytes), rate, latency]
 
 
 @dataclass
@@ -88,10 +96,6 @@ class Bench:
     probe_steps: int = 0
     seen: Seen = field(default_factory=lambda: Seen(further=True))
 
-    @property
-    def teacher(self) -> str:
-        return self.taught[0].teacher.card.name
-
     def train(self) -> tuple[list[str], npt.NDArray[np.float32]]:
         """Texts that maps are fitted to, and the first teacher's vectors."""
         return self._of(self.sample.train_rows)
@@ -101,7 +105,6 @@ class Bench:
         return self._of(self.sample.holdout_rows)
 
     def timed(self) -> list[str]:
-        """Texts that speed is measured on."""
         texts = self.sample.texts(self.sample.train_rows)
         return [texts[row] for row in evenly_spaced(len(texts), TIMED)]
 
@@ -147,11 +150,7 @@ def measure(candidate: Candidate, bench: Bench) -> Measured:
 
 
 def started(candidate: Candidate, bench: Bench) -> tuple[StudentSection, SentenceTransformer]:
-    """The section of a candidate, and the untrained student.
-
-    Raises:
-        DistilvecError: as `measure` does.
-    """
+    """The section of a candidate, and the untrained student; refuses what `measure` does."""
     section = candidate.section(bench.recipe.student or StudentSection(auto=AutoSection()))
     student = make_student(section, bench.recipe.teachers, bench.whole, bench.recipe.training.seed, bench.seen)
     refuse_misfits(student, bench)
@@ -163,16 +162,16 @@ def shipped(
     section: StudentSection,
     student: SentenceTransformer,
     bench: Bench,
-    free: npt.NDArray[Any] | None = None,
+    free: npt.NDArray[Any] | None,
 ) -> Measured:
     """Size and speed of the folder that people would load; with a map, it is put behind where the section wants it."""
-    head, in_space = None, section.space == "teacher" and free is not None
-    if in_space and free is not None:
+    head = None
+    if section.space == "teacher" and free is not None:
         head = torch.nn.Linear(free.shape[0], free.shape[1], bias=False)
         head.weight.data = torch.from_numpy(np.ascontiguousarray(free.T))
     with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as place:
         folder = Path(place) / "student"
-        ship(student, folder, space="teacher" if in_space else "own", teacher_map=head)
+        ship(student, folder, space="own" if head is None else "teacher", teacher_map=head)
         opened = load_student(str(folder))
         timed = speed(opened, bench.timed(), singles=30, seconds=SECONDS)
         measured = Measured(candidate.name, parameters(opened), folder_bytes(folder), timed)
@@ -185,7 +184,7 @@ def _tasks_kept(name: str, model: Any, bench: Bench) -> dict[str, float]:
     if bench.judged is None:
         return {}
     own = judge({name: model}, bench.tasks).averages(name)
-    teacher = bench.judged.averages(bench.teacher)
+    teacher = bench.judged.averages(bench.taught[0].teacher.card.name)
     return {group: own[group] / teacher[group] for group in GROUPS if can_be_kept(teacher.get(group, 0))}
 
 

@@ -68,13 +68,11 @@ class KnownRun:
         return (self.kept - self.start) / (1 - self.start)
 
 
-def _known_runs() -> tuple[KnownRun, ...]:
-    rows = json.loads((Path(__file__).parent / "known_runs.json").read_text(encoding="utf-8"))["runs"]
-    return tuple(KnownRun(**{name: value for name, value in row.items() if name != "source"}) for row in rows)
-
-
 #: Committed runs; each row of the file names the experiment that it comes from. A test compares them with its results.
-RUNS = _known_runs()
+RUNS = tuple(
+    KnownRun(**{name: value for name, value in row.items() if name != "source"})
+    for row in json.loads((Path(__file__).parent / "known_runs.json").read_text(encoding="utf-8"))["runs"]
+)
 
 
 @dataclass(frozen=True)
@@ -113,9 +111,9 @@ def like(read: int, kind: Kind, runs: Sequence[KnownRun] = RUNS) -> list[KnownRu
     return [run for run in runs if run.kind == kind and (run.read < LONG) == (read < LONG)]
 
 
-def covered(read: int, runs: Sequence[KnownRun] = RUNS) -> bool:
+def covered(read: int) -> bool:
     """Tell whether there are runs that read about as few texts."""
-    return read >= COVERED * min(run.read for run in runs)
+    return read >= COVERED * min(run.read for run in RUNS)
 
 
 def shares(read: int, kind: Kind, runs: Sequence[KnownRun] = RUNS) -> tuple[float, float, float]:
@@ -141,7 +139,6 @@ def predict(
         read: texts that the training will read, repetitions counted.
         kind: of student, see `kind_of`.
         probe: what a short training has reached.
-        runs: the relation is taken from these.
 
     >>> print(predict(0.889, 30_000, "fewer pieces"))
     92 % (90–93)
@@ -164,14 +161,14 @@ def worst(predictions: Sequence[Prediction]) -> Prediction:
     return Prediction(*(min(getattr(each, end) for each in predictions) for end in ("low", "middle", "high")))
 
 
-def residuals(runs: Sequence[KnownRun] = RUNS) -> dict[str, float]:
+def residuals() -> dict[str, float]:
     """Student -> largest miss (kept - predicted, in points) over its runs, predicted from the other students' runs."""
     own: dict[str, list[KnownRun]] = defaultdict(list)
-    for run in runs:
+    for run in RUNS:
         own[run.student].append(run)
     largest = {}
     for student, mine in own.items():
-        others = [run for run in runs if run.student != student]
+        others = [run for run in RUNS if run.student != student]
         misses = [100 * (run.kept - predict(run.start, run.read, run.kind, runs=others).middle) for run in mine]
         largest[student] = max(misses, key=abs)
     return largest

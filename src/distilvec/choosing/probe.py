@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,20 +14,24 @@ from distilvec.corpus import Corpus
 from distilvec.methods.base import Method, TeacherInfo
 from distilvec.progress import within
 from distilvec.recipe import OptimizerSection, TrainingSection
-from distilvec.tasks.base import Task
-from distilvec.training import Fitted, Material, Settings, SignalSource, fit
+from distilvec.store import SignalStore
+from distilvec.training import Fitted, Material, Settings, StoreSource, fit
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from distilvec.flow.teach import Taught
 
-class Teaching(Protocol):
-    """A teacher that a short training learns from."""
 
-    @property
-    def info(self) -> TeacherInfo: ...
+@dataclass(frozen=True)
+class Stored:
+    """A teacher that is known by its vectors alone, as another process opens it."""
 
-    def source(self, corpus: Corpus, rows: np.ndarray, cache: Path, task: Task | None = None) -> SignalSource: ...
+    info: TeacherInfo
+    store: SignalStore
+
+    def source(self, corpus: Corpus, rows: np.ndarray, cache: Path) -> StoreSource:
+        return StoreSource(self.store, corpus, rows)
 
 
 #: Nothing is evaluated, saved, stopped or sent to a tracker on the way.
@@ -44,7 +49,7 @@ def short_training(
     student: SentenceTransformer,
     method: Method,
     corpus: Corpus,
-    taught: Sequence[Teaching],
+    taught: Sequence[Taught | Stored],
     training: Mapping[str, Any],
     optimizer: OptimizerSection,
 ) -> Fitted:
@@ -52,7 +57,6 @@ def short_training(
 
     Args:
         method: not built yet.
-        corpus: a few items.
         training: keys of the recipe's section, with `max_steps`.
     """
     rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])

@@ -24,7 +24,6 @@ class SampledCorpus:
     """Some rows of a corpus under new numbers; what is not about rows is the corpus' own.
 
     Args:
-        corpus: the whole one.
         train, holdout: its rows that are taken, ascending.
     """
 
@@ -47,11 +46,9 @@ class SampledCorpus:
         return len(self._rows)
 
     def texts(self, rows: Sequence[int] | np.ndarray | None = None) -> list[str]:
-        """Return what the student reads, for rows of the sample."""
         return self._corpus.texts(self._rows if rows is None else self._rows[np.asarray(rows, np.int64)])
 
     def teacher_texts(self, rows: Sequence[int] | np.ndarray | None = None) -> list[str]:
-        """Return what the teacher reads, for rows of the sample."""
         return self._corpus.teacher_texts(self._rows if rows is None else self._rows[np.asarray(rows, np.int64)])
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError
-from distilvec.files import alone_in, read_record, write_record
+from distilvec.files import alone_in, read_record, whole, write_record
 from distilvec.flow.judge import PLAN, chosen_section
 from distilvec.folders import claim
 from distilvec.recipe import AutoSection, Recipe
@@ -116,7 +116,8 @@ def write_plan(choice: Choice | Compiled, folder: Path, asked: dict[str, Any] | 
 
     if not isinstance(choice, Compiled):
         return folder / PLAN
-    from distilvec.choosing.compiled import write_figure
+    from distilvec.report.plots import save_svg, style
 
-    write_figure(choice, folder / PICTURE)
+    with style(), whole(folder / PICTURE) as partial:
+        save_svg(choice.figure(), partial)
     return folder / PICTURE

@@ -20,24 +20,20 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from distilvec.choosing.probe import short_training
+from distilvec.choosing.probe import Stored, short_training
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
 from distilvec.judging import CachedEncoder
 from distilvec.judging.agreement import likeness
-from distilvec.methods.base import Method, TeacherInfo
+from distilvec.methods.base import Method
 from distilvec.methods.code import code_of
 from distilvec.recipe.sections import OptimizerSection
-from distilvec.store import SignalStore
-from distilvec.tasks.base import Task
-from distilvec.training import StoreSource
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -48,26 +44,12 @@ MOST = 8
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A teacher that is known by its vectors alone, as another process opens it."""
-
-    info: TeacherInfo
-    store: SignalStore
-
-    def source(self, corpus: Corpus, rows: np.ndarray, cache: Path, task: Task | None = None) -> StoreSource:
-        """Return where training gets its vectors from."""
-        return StoreSource(self.store, corpus, rows)
-
-
-@dataclass(frozen=True)
 class Lesson:
     """The data and settings that all short trainings share.
 
     Attributes:
-        sample: the texts.
         teacher: whose vectors are learnt from.
         held, vectors: held-out texts, and the teacher's vectors of them.
-        training, optimizer: the recipe's sections.
         to_come: steps of the whole training.
     """
 
@@ -104,10 +86,6 @@ class Probe:
 class Trainings:
     """Short trainings, as many at once as torch may use threads; in this process with one thread, on a GPU, or where a
     student or a teacher cannot be pickled (code that came with a model) or a method is not ours.
-
-    Args:
-        lesson: what they share.
-        probes: the candidates that there are.
 
     Raises:
         EnvironmentProblem: a worker ended before its training did.
@@ -239,7 +217,6 @@ def _send(worker: subprocess.Popen[bytes], message: bytes) -> None:
 
 
 def main() -> None:
-    """A worker's life."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this one
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints does not get between the answers

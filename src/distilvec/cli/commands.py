@@ -8,35 +8,22 @@ from typing import Annotated, Any
 
 import typer
 
-from distilvec.cli.options import Quiet, at_home, integers, say
+from distilvec.cli.options import Changes, Output, Quiet, at_home, integers, say
 from distilvec.errors import DistilvecError
 
 
 class TaskKind(StrEnum):
-    """Kinds of supervised tasks."""
-
     classification = "classification"
     pairs = "pairs"
     similarity = "similarity"
 
 
-class ExportFormat(StrEnum):
-    """The program a student is exported for."""
-
-    onnx = "onnx"
-    gguf = "gguf"
-
-
 class ExportPrecision(StrEnum):
-    """The numbers of an exported student."""
-
     float32 = "float32"
     int8 = "int8"
 
 
 class Encoding(StrEnum):
-    """The ways to read a pair of texts."""
-
     joint = "joint"
     separate = "separate"
 
@@ -79,48 +66,11 @@ def shrink(
 ) -> None:
     """Cut a model's layers, vocabulary and widths, and say what each cut keeps."""
     sizes = {"embedding": embedding, "inner": inner, "heads": heads, "positions": positions, "width": width}
+    blocks = integers(layers, "--layers", "2 or 1,6")
+    kept = blocks[0] if blocks is not None and len(blocks) == 1 else blocks
     from distilvec.flow.shrink import shrink_model
 
-    say(shrink_model(model, output, layers=_layers(layers), vocabulary=vocabulary, corpus=corpus, text=text, **sizes))
-
-
-def _layers(text: str | None) -> int | list[int] | None:
-    if text is None:
-        return None
-    numbers = integers(text)
-    if numbers is None:
-        raise DistilvecError(
-            f'"{text[:200]}" is neither a number nor a list of blocks', where="--layers", remedy="For example 2 or 1,6."
-        )
-    return numbers[0] if len(numbers) == 1 else numbers
-
-
-def export(
-    model: Annotated[str, typer.Argument(help="student folder, or hub id")],
-    output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder for the files")],
-    to: Annotated[ExportFormat, typer.Option(help="gguf: for llama.cpp and Ollama")] = ExportFormat.onnx,
-    quantize: Annotated[bool, typer.Option(help="also int8")] = True,
-    web: Annotated[bool, typer.Option("--web", help="in the layout that transformers.js opens")] = False,
-    model2vec: Annotated[bool, typer.Option("--model2vec", help="of a static student: for model2vec instead")] = False,
-    texts: Annotated[Path | None, typer.Option(help="with --web: also a page that searches these texts")] = None,
-    text: Annotated[str | None, typer.Option(help="text column of --texts; default text")] = None,
-    library: Annotated[
-        Path | None, typer.Option(callback=at_home, help="folder with transformers.js, where there is no npm")
-    ] = None,
-    quiet: Quiet = False,
-) -> None:
-    """Write the whole pipeline as ONNX, float and int8, with agreement, size and speed; or as GGUF or for model2vec."""
-    if model2vec or to is ExportFormat.gguf:
-        if web or texts or text or library or (model2vec and (to is ExportFormat.gguf or not quantize)):
-            name = "--model2vec" if model2vec else "--to gguf"
-            raise DistilvecError("this format holds the model alone", where=name, remedy="Give no other.")
-        from distilvec.export import export_gguf, export_model2vec
-
-        say((export_model2vec(model, output) if model2vec else export_gguf(model, output, quantize=quantize)).text())
-        return
-    from distilvec.cli.measures import export_student
-
-    say(export_student(model, output, quantize=quantize, web=web, texts=texts, text=text, library=library))
+    say(shrink_model(model, output, layers=kept, vocabulary=vocabulary, corpus=corpus, text=text, **sizes))
 
 
 def push(
@@ -150,56 +100,6 @@ def align(
     align_command(text, student, teacher, mode, picture)
 
 
-def geometry(
-    model: Annotated[str, typer.Argument(help="any sentence-transformers folder or hub id")],
-    data: Annotated[Path, typer.Option("--data", help="texts: any file that a corpus can be read from")],
-    text: Annotated[str, typer.Option(help="text column")] = "text",
-    limit: Annotated[int, typer.Option(help="how many texts to use", min=2)] = 500,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", callback=at_home, help="also write numbers and pictures here")
-    ] = None,
-    quiet: Quiet = False,
-) -> None:
-    """Show how an embedder's vectors fill their space; in mixtures of experts, how the active experts differ."""
-    from distilvec.cli.measures import look_at_geometry
-
-    say(look_at_geometry(model, data, text=text, limit=limit, output=output))
-
-
-def compress(
-    model: Annotated[str, typer.Argument(help="student: folder or hub id")],
-    data: Annotated[Path, typer.Option("--data", help="texts: any file that a corpus can be read from")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", callback=at_home, help="folder for compression.md and compression.json")
-    ],
-    tasks: Annotated[
-        list[str] | None, typer.Option("--task", "-t", help="benchmark name, task file, or a YAML list of tasks")
-    ] = None,
-    text: Annotated[str, typer.Option(help="text column")] = "text",
-    width: Annotated[list[int] | None, typer.Option(help="numbers to keep of a vector; default halves")] = None,
-    limit: Annotated[int, typer.Option(help="how many texts to compare on, and as many to calibrate", min=20)] = 1000,
-    quiet: Quiet = False,
-) -> None:
-    """Measure shorter, int8 and binary vectors, float16 weights and ONNX: score, bytes and speed in one table."""
-    from distilvec.cli.measures import compress_model
-
-    say(compress_model(model, data, output, text=text, tasks=tasks or (), widths=width, limit=limit))
-
-
-def drift(
-    old: Annotated[Path, typer.Argument(help="texts of before: any file that a corpus can be read from")],
-    new: Annotated[Path, typer.Argument(help="texts of now")],
-    model: Annotated[str, typer.Option(help="embedding model used for the comparison: folder or hub id")],
-    text: Annotated[str, typer.Option(help="text column")] = "text",
-    limit: Annotated[int, typer.Option(help="how many texts of each to compare", min=20)] = 5000,
-    quiet: Quiet = False,
-) -> None:
-    """Check whether two corpora are the same kind of text to a model, and show which texts are new."""
-    from distilvec.cli.measures import look_at_drift
-
-    say(look_at_drift(model, old, new, text=text, limit=limit))
-
-
 def size(folder: Annotated[Path, typer.Argument(help="output folder of runs, or any folder above")]) -> None:
     """List what runs left in a folder, how large it is, and what would be lost with it."""
     from distilvec.cli import disk
@@ -227,6 +127,29 @@ def clean(
     if yes:
         disk.clean(folder, what, dry_run=False)
     say("This is removed." if yes else "Nothing is removed yet: say --yes.")
+
+
+def mine(
+    recipe: Annotated[Path, typer.Argument(help="recipe in YAML with corpus and teachers")],
+    changes: Changes = None,
+    output: Output = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print how much would be encoded and compared; do nothing")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find hard negatives for a corpus of pairs with the first teacher's vectors; run again, it continues."""
+    from distilvec.recipe import Recipe
+
+    loaded = Recipe.load(recipe, changes, output=output)
+    if dry_run:
+        from distilvec.choosing.dry_run import plan
+
+        say(plan(loaded, mining=True).text())
+        return
+    from distilvec.flow.mine import mine_recipe
+
+    say(mine_recipe(loaded).text())
 
 
 def finetune(

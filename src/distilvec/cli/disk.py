@@ -136,7 +136,8 @@ def text(found: Sequence[Piece], root: str | Path, *, files: bool = False) -> st
                 stays = f"{piece.strangers} files that are not distilvec's stay" if piece.strangers else ""
                 notes = [note for note in (f"{piece.kept}: kept" if piece.kept else "", stays) if note]
                 note = f"  ({'; '.join(notes)})" if notes else ""
-                lines.append(f"{words.size(piece.size):>18}  {_shown(piece.path, root)}{note}")
+                place = piece.path.relative_to(root) if piece.path.is_relative_to(root) else piece.path
+                lines.append(f"{words.size(piece.size):>18}  {place}{note}")
                 lines += _listed(piece) if files else []
     return printable("\n".join([*lines, f"{words.size(sum(totals.values())):>9}  in all"]))
 
@@ -153,10 +154,6 @@ def _listed(piece: Piece) -> list[str]:
         shown = ", ".join(sorted(names)[:_NAMES]) + more
         lines.append(" " * 20 + (f"{place}: {shown}" if place != Path() else shown))
     return lines
-
-
-def _shown(path: Path, root: str | Path) -> str:
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
 def _remove(piece: Piece) -> None:
@@ -245,16 +242,14 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _piece(kind: Kind, path: Path, names: re.Pattern[str], *, first: str = "") -> Piece:
-    """A folder whose files of these names are ours."""
-    files = sorted(_files(path, names), key=lambda file: file.name != first)
-    return Piece(kind, path, sum(map(_size, files)), "", tuple(files), len(_files(path, _ANY)) - len(files))
+def _piece(kind: Kind, path: Path, files: Sequence[Path], kept: str = "", strangers: int = 0) -> Piece:
+    return Piece(kind, path, sum(map(_size, files)), kept, tuple(files), strangers)
 
 
 def _listed_piece(kind: Kind, path: Path, kept: str = "", more: Sequence[Path] = ()) -> Piece:
     """A folder whose manifest says which of its files are ours; `more` are known by their names."""
     files = [*(folders.sealed(path) or ()), *more]
-    return Piece(kind, path, sum(map(_size, files)), kept, tuple(files), len(folders.strangers(path)) - len(more))
+    return _piece(kind, path, files, kept, len(folders.strangers(path)) - len(more))
 
 
 def _files(folder: Path, names: re.Pattern[str], *, deep: bool = False) -> list[Path]:
@@ -275,8 +270,7 @@ def _checkpoints(folder: Path) -> Iterator[Piece]:
     half = [each for place in partials if not place.is_symlink() for each in _files(place, _CHECKPOINT, deep=True)]
     strangers = len(_files(folder, _ANY, deep=True)) - len(files) - len(half)
     if folder.name == "checkpoints" and files:
-        kept = _unfinished(folder.parent)
-        yield Piece("checkpoints", folder, sum(map(_size, files)), kept, tuple(files), strangers)
+        yield _piece("checkpoints", folder, files, _unfinished(folder.parent), strangers)
     elif files or half:
         yield _left_over(folder, [*files, *half], strangers)
     if half and files:
@@ -295,14 +289,14 @@ def _store(folder: Path) -> Iterator[Piece]:
     for place in (folder, derived):
         for path in _files(place, TEMPORARY_NAME):
             yield _left_over(path, (path,))
-    yield _piece("store", folder, _STORE, first="store.json")
+    files = sorted(_files(folder, _STORE), key=lambda file: file.name != "store.json")
+    yield _piece("store", folder, files, strangers=len(_files(folder, _ANY)) - len(files))
 
 
 def _left_over(path: Path, files: Sequence[Path], strangers: int = 0) -> Piece:
     newest = max((file.lstat().st_mtime for file in (path, *files)), default=0.0)
-    young = time.time() - newest < YOUNG
-    kept = "less than an hour old" if young else ""
-    return Piece("left over", path, sum(map(_size, files)), kept, tuple(files), strangers)
+    kept = "less than an hour old" if time.time() - newest < YOUNG else ""
+    return _piece("left over", path, files, kept, strangers)
 
 
 def _size(path: Path) -> int:

@@ -20,7 +20,6 @@ EXTRAS = {
     "writing": (("rouge-score",), "ROUGE-L of students that write"),
     "ray": (("ray",), "`distilvec teach --engine ray`"),
 }
-LIBRARIES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "pyarrow", "scikit-learn")
 
 
 def _version(package: str) -> str | None:
@@ -31,10 +30,10 @@ def _version(package: str) -> str | None:
 
 
 def report() -> str:
-    """Lines for a terminal."""
     import torch
 
     from distilvec import __version__
+    from distilvec.report.surroundings import LIBRARIES
 
     lines = [f"distilvec {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"]
     lines += [f"  {name:22} {_version(name) or 'missing'}" for name in LIBRARIES]

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from distilvec.cli import commands, index_commands, mining_commands, planning
+from distilvec.cli import commands, index_commands, measures, planning
 from distilvec.cli.options import Changes, Command, Commands, Engine, Output, Quiet, at_home, say, silence
 from distilvec.errors import GO_ON, DistilvecError, printable
 from distilvec.interruption import terminable
@@ -275,9 +275,9 @@ def compare(
 
 
 for _group, _commands in (
-    (START, (commands.recipes, planning.plan, mining_commands.mine, commands.finetune, commands.shrink)),
-    (JUDGE, (commands.evaluate, commands.compress, commands.geometry, commands.align, commands.drift)),
-    (SHIP, (commands.export, commands.serve, commands.push)),
+    (START, (commands.recipes, planning.plan, commands.mine, commands.finetune, commands.shrink)),
+    (JUDGE, (commands.evaluate, measures.compress, measures.geometry, commands.align, measures.drift)),
+    (SHIP, (measures.export, commands.serve, commands.push)),
     (INDEXES, (index_commands.check_index, index_commands.adapt)),
     (DEVELOP, (commands.methods, commands.new_method, commands.doctor, commands.size, commands.clean)),
 ):

@@ -1,70 +1,74 @@
-"""The output of the commands that look at a model or at texts, and `distilvec export`."""
+"""Commands that look at a model or at texts, and the one that exports a model."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from distilvec.errors import DistilvecError, printable
-from distilvec.evenly import sampled_rows
-from distilvec.judging.loading import read_tasks
-from distilvec.report.data import clip
+import typer
 
-if TYPE_CHECKING:
-    from distilvec.corpus import Corpus
-
+from distilvec.cli.options import Quiet, at_home, say
+from distilvec.errors import DistilvecError
 
 #: Rows of a file that a sample of its texts is taken from.
 READ = 200_000
 
 
-def look_at_geometry(
-    model: str, data: Path, *, text: str = "text", limit: int = 500, output: Path | None = None
-) -> str:
-    """The geometry of a model's vectors on a file's texts, as a page: `distilvec geometry`."""
-    from distilvec.corpus import read_corpus
-    from distilvec.judging.geometry import geometry
+class ExportFormat(StrEnum):
+    onnx = "onnx"
+    gguf = "gguf"
+
+
+def geometry(
+    model: Annotated[str, typer.Argument(help="any sentence-transformers folder or hub id")],
+    data: Annotated[Path, typer.Option("--data", help="texts: any file that a corpus can be read from")],
+    text: Annotated[str, typer.Option(help="text column")] = "text",
+    limit: Annotated[int, typer.Option(help="how many texts to use", min=2)] = 500,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", callback=at_home, help="also write numbers and pictures here")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Show how an embedder's vectors fill their space; in mixtures of experts, how the active experts differ."""
+    from distilvec.judging.geometry import geometry as measure
     from distilvec.report.geometry import check_place, geometry_markdown, write_geometry
     from distilvec.students import load_student
 
     if output is not None:
         check_place(output)  # now, not when everything is measured
-    with tempfile.TemporaryDirectory(prefix="distilvec-geometry-") as place:
-        texts = _sampled(read_corpus(str(data), place, text=text, holdout=0.0, limit=READ), limit)
-    measured = geometry(load_student(model), texts)
+    measured = measure(load_student(model), _sampled(data, text, limit))
     name = Path(model).name
-    if output is None:
-        return printable(geometry_markdown(measured, name))
-    page = write_geometry(measured, name, output)
-    return printable(f"{geometry_markdown(measured, name)}\nwritten to {page}")
+    say(geometry_markdown(measured, name))
+    if output is not None:
+        say(f"written to {write_geometry(measured, name, output)}")
 
 
-def compress_model(
-    model: str,
-    data: Path,
-    output: Path,
-    *,
-    text: str = "text",
-    tasks: Sequence[str] = (),
-    widths: Sequence[int] | None = None,
-    limit: int = 1000,
-) -> str:
-    """Return what a model keeps in every compressed form, as a table: `distilvec compress`.
-
-    Raises:
-        DistilvecError: fewer than 40 texts; files in `output` that are somebody else's.
-    """
-    from distilvec.corpus import read_corpus
-    from distilvec.flow.compress import FEWEST, compress
+def compress(
+    model: Annotated[str, typer.Argument(help="student: folder or hub id")],
+    data: Annotated[Path, typer.Option("--data", help="texts: any file that a corpus can be read from")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", callback=at_home, help="folder for compression.md and compression.json")
+    ],
+    tasks: Annotated[
+        list[str] | None, typer.Option("--task", "-t", help="benchmark name, task file, or a YAML list of tasks")
+    ] = None,
+    text: Annotated[str, typer.Option(help="text column")] = "text",
+    width: Annotated[list[int] | None, typer.Option(help="numbers to keep of a vector; default halves")] = None,
+    limit: Annotated[int, typer.Option(help="how many texts to compare on, and as many to calibrate", min=20)] = 1000,
+    quiet: Quiet = False,
+) -> None:
+    """Measure shorter, int8 and binary vectors, float16 weights and ONNX: score, bytes and speed in one table."""
+    from distilvec.flow.compress import FEWEST
+    from distilvec.flow.compress import compress as measure
     from distilvec.folders import check
+    from distilvec.judging.loading import read_tasks
     from distilvec.report.sections.compressed import FILES
     from distilvec.students import load_student
 
     check(output, "compression", FILES)  # now, not when everything is measured
-    with tempfile.TemporaryDirectory(prefix="distilvec-compress-") as place:
-        texts = _sampled(read_corpus(str(data), place, text=text, holdout=0.0, limit=READ), 2 * limit)
+    texts = _sampled(data, text, 2 * limit)
     if len(texts) < 2 * FEWEST:
         raise DistilvecError(
             f"{len(texts)} texts are too few to compare vectors on",
@@ -72,67 +76,92 @@ def compress_model(
             remedy=f"At least {2 * FEWEST}: half of them calibrate.",
         )
     # Every second text calibrates, so that a sorted file does not part the two.
-    compression = compress(load_student(model), texts[::2], texts[1::2], read_tasks(list(tasks)), widths=widths)
-    return printable(f"{compression.grid().text()}\nwritten to {compression.write(output, Path(model).name)}")
+    compression = measure(load_student(model), texts[::2], texts[1::2], read_tasks(tasks or []), widths=width)
+    say(f"{compression.grid().text()}\nwritten to {compression.write(output, Path(model).name)}")
 
 
-def look_at_drift(model: str, old: Path, new: Path, *, text: str = "text", limit: int = 5000) -> str:
-    """Return what `distilvec drift` prints: a sentence, and the texts that are most unlike the old ones."""
-    from distilvec.corpus import read_corpus
-    from distilvec.judging import drift
+def drift(
+    old: Annotated[Path, typer.Argument(help="texts of before: any file that a corpus can be read from")],
+    new: Annotated[Path, typer.Argument(help="texts of now")],
+    model: Annotated[str, typer.Option(help="embedding model used for the comparison: folder or hub id")],
+    text: Annotated[str, typer.Option(help="text column")] = "text",
+    limit: Annotated[int, typer.Option(help="how many texts of each to compare", min=20)] = 5000,
+    quiet: Quiet = False,
+) -> None:
+    """Check whether two corpora are the same kind of text to a model, and show which texts are new."""
+    from distilvec.judging import drift as measure
+    from distilvec.report.data import clip
     from distilvec.students import load_student
 
-    sides = []
-    for source in (old, new):
-        with tempfile.TemporaryDirectory(prefix="distilvec-drift-") as place:
-            sides.append(read_corpus(str(source), place, text=text, holdout=0.0).texts())
-    measured = drift(load_student(model), *sides, sample=limit)
-    counts = f"{measured.old:,} old texts, {measured.new:,} new ones, {measured.shared:,} in both."
-    lines = [measured.sentence(), counts]
+    measured = measure(load_student(model), _texts(old, text), _texts(new, text), sample=limit)
+    say(measured.sentence())
+    say(f"{measured.old:,} old texts, {measured.new:,} new ones, {measured.shared:,} in both.")
     if measured.examples:
-        lines += ["", "Most unlike the old texts (cosine to the nearest of them):"]
-        lines += [f"{cosine:6.2f}  {clip(each, 100)}" for each, _, cosine in measured.examples]
-    return printable("\n".join(lines))
+        say("\nMost unlike the old texts (cosine to the nearest of them):")
+        for example, _, cosine in measured.examples:
+            say(f"{cosine:6.2f}  {clip(example, 100)}")
 
 
-def export_student(
-    model: str,
-    output: Path,
-    *,
-    quantize: bool = True,
-    web: bool = False,
-    texts: Path | None = None,
-    text: str | None = None,
-    library: Path | None = None,
-) -> str:
-    """A student as ONNX, in our layout or for the web, and what came of it: `distilvec export`."""
-    from distilvec.corpus import read_corpus
+def export(
+    model: Annotated[str, typer.Argument(help="student folder, or hub id")],
+    output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder for the files")],
+    to: Annotated[ExportFormat, typer.Option(help="gguf: for llama.cpp and Ollama")] = ExportFormat.onnx,
+    quantize: Annotated[bool, typer.Option(help="also int8")] = True,
+    web: Annotated[bool, typer.Option("--web", help="in the layout that transformers.js opens")] = False,
+    model2vec: Annotated[bool, typer.Option("--model2vec", help="of a static student: for model2vec instead")] = False,
+    texts: Annotated[Path | None, typer.Option(help="with --web: also a page that searches these texts")] = None,
+    text: Annotated[str | None, typer.Option(help="text column of --texts; default text")] = None,
+    library: Annotated[
+        Path | None, typer.Option(callback=at_home, help="folder with transformers.js, where there is no npm")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write the whole pipeline as ONNX, float and int8, with agreement, size and speed; or as GGUF or for model2vec."""
+    if model2vec or to is ExportFormat.gguf:
+        if web or texts or text or library or (model2vec and (to is ExportFormat.gguf or not quantize)):
+            name = "--model2vec" if model2vec else "--to gguf"
+            raise DistilvecError("this format holds the model alone", where=name, remedy="Give no other.")
+        from distilvec.export import export_gguf, export_model2vec
+
+        say((export_model2vec(model, output) if model2vec else export_gguf(model, output, quantize=quantize)).text())
+        return
     from distilvec.export import export_onnx, export_web
     from distilvec.export.page import PAGE, page_bytes
 
+    if texts is not None and not web:
+        raise DistilvecError("this is for the page of an export for the web", where="--texts", remedy="Add --web.")
+    for name, value in (("--library", library), ("--text", text)):
+        if value is not None and texts is None:
+            remedy = "Add --texts, with --web."
+            raise DistilvecError("this is about the page that searches texts", where=name, remedy=remedy)
     if not web:
-        for name, value in (("--texts", texts), ("--library", library)):
-            if value is not None:
-                raise DistilvecError("this is about the page of an export for the web", where=name, remedy="Add --web.")
-    if web and texts is None and library is not None:
-        raise DistilvecError("this is for the page that searches texts", where="--library", remedy="Add --texts.")
-    if texts is None and text is not None:
-        raise DistilvecError("this is a column of the page's texts", where="--text", remedy="Add --texts, with --web.")
-    if not web:
-        return export_onnx(model, output, quantize=quantize).table()
+        say(export_onnx(model, output, quantize=quantize).table())
+        return
     if texts is None:
-        return export_web(model, output, quantize=quantize).table()
-    with tempfile.TemporaryDirectory(prefix="distilvec-texts-") as place:
-        searched = read_corpus(str(texts), place, text=text or "text", holdout=0.0).texts()
+        say(export_web(model, output, quantize=quantize).table())
+        return
+    searched = _texts(texts, text or "text")
     title = f"Search in {texts.name.split('.')[0]}"
     report = export_web(model, output, quantize=quantize, search=searched, title=title, library=library)
     page = output / PAGE
-    told = f"page        {page}: {len(searched):,} texts, {page_bytes(page) / 1e6:.1f} MB"
-    return printable(f"{report.table()}\n\n{told}\nlook at it  python3 -m http.server 8000 --directory {page}")
+    say(f"{report.table()}\n\npage        {page}: {len(searched):,} texts, {page_bytes(page) / 1e6:.1f} MB")
+    say(f"look at it  python3 -m http.server 8000 --directory {page}")
 
 
-def _sampled(corpus: Corpus, limit: int) -> list[str]:
-    """At most so many of its texts, from all over it."""
+def _texts(data: Path, text: str) -> list[str]:
+    from distilvec.corpus import read_corpus
+
+    with tempfile.TemporaryDirectory(prefix="distilvec-texts-") as place:
+        return read_corpus(str(data), place, text=text, holdout=0.0).texts()
+
+
+def _sampled(data: Path, text: str, limit: int) -> list[str]:
+    """At most so many of a file's texts, from all over it."""
     import numpy as np
 
-    return corpus.texts(sampled_rows(np.arange(len(corpus)), limit))
+    from distilvec.corpus import read_corpus
+    from distilvec.evenly import sampled_rows
+
+    with tempfile.TemporaryDirectory(prefix="distilvec-texts-") as place:
+        corpus = read_corpus(str(data), place, text=text, holdout=0.0, limit=READ)
+        return corpus.texts(sampled_rows(np.arange(len(corpus)), limit))

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from distilvec.errors import printable
+from distilvec.errors import DistilvecError, printable
 
 
 def say(text: str) -> None:
@@ -62,14 +62,22 @@ Output = Annotated[
 
 
 class Engine(StrEnum):
-    """The engines that teaching runs on."""
-
     process = "process"
     ray = "ray"
 
 
-def integers(text: str) -> list[int] | None:
-    """Integers between commas; None where something else stands there."""
+def integers(text: str | None, option: str, example: str) -> list[int] | None:
+    """Integers from 1 between commas, as an option names them; None where it does not.
+
+    Raises:
+        DistilvecError: something else stands there.
+    """
+    if text is None:
+        return None
     parts = [part.strip() for part in text.split(",")]
     # Python refuses to read thousands of digits, with a ValueError
-    return [int(part) for part in parts] if all(part.isdecimal() and len(part) < 20 for part in parts) else None
+    if not all(part.isdecimal() and len(part) < 20 and int(part) for part in parts):
+        raise DistilvecError(
+            f'"{text[:200]}" is neither a number nor a list of numbers', where=option, remedy=f"For example {example}."
+        )
+    return [int(part) for part in parts]

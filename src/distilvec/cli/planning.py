@@ -14,7 +14,7 @@ from distilvec.cli.options import Changes, Output, Quiet, integers, say
 from distilvec.errors import DistilvecError
 
 if TYPE_CHECKING:
-    from distilvec.choosing import Budget
+    from distilvec.choosing.budget import Budget
     from distilvec.recipe import Recipe
 
 
@@ -58,48 +58,41 @@ def plan(
         _refuse({"--text": text}, "a recipe names its column itself")
     with _planned(recipe, changes, output, teacher=teacher, corpus=corpus, text=text, tasks=tasks) as loaded:
         if rows is not None:
-            from distilvec.choosing.scale import Devices, scale
+            from distilvec.choosing.scale.rates import scale
+            from distilvec.choosing.scale.reckoning import Devices
 
             if not math.isfinite(rows):
                 raise DistilvecError(f"this is a number of texts, not {rows}", where="--rows")
             say(scale(loaded, int(rows), Devices.read(devices or "1"), price_per_hour).text())
             return
-        from distilvec.choosing import KEEP, SAMPLE
         from distilvec.choosing.choose import choose
 
-        sizes: dict[str, Any] = {
-            "layers": _numbers(layers, "--layers"),
-            "vocabularies": _numbers(vocabulary, "--vocabulary"),
-        }
-        budget = _budget(parameters, megabytes, latency)
-        if budget:
+        if budget := _budget(parameters, megabytes, latency):
             _plan_budget(loaded, budget, output, sample=sample, steps=probe_steps or 0)
             return
-        sizes |= {"keep": KEEP if keep is None else keep, "sample": SAMPLE if sample is None else sample}
-        choice = choose(loaded, probe_steps=probe_steps or 0, **sizes)
-        say(choice.text())
+        given: dict[str, Any] = {"keep": keep, "sample": sample, "probe_steps": probe_steps}
+        given["layers"] = integers(layers, "--layers", "1,2,3")
+        given["vocabularies"] = integers(vocabulary, "--vocabulary", "5000,10000")
+        say(choose(loaded, **{name: value for name, value in given.items() if value is not None}).text())
 
 
 def _plan_budget(recipe: Recipe, budget: Budget, output: Path | None, *, sample: int | None, steps: int) -> None:
     """The best student within a budget, in words and, with an output, as a picture."""
-    from distilvec.choosing import compile_budget, write_plan
-    from distilvec.choosing.compiled import SAMPLE
+    from distilvec.choosing import write_plan
+    from distilvec.choosing.compiled import compile_budget
     from distilvec.folders import claim
 
     if output is not None:
         claim(output)  # now, not when everything is measured
-    compiled = compile_budget(recipe, budget, sample=SAMPLE if sample is None else sample, steps=steps)
+    sizes = {} if sample is None else {"sample": sample}
+    compiled = compile_budget(recipe, budget, steps=steps, **sizes)
     say(compiled.text())
     if output is not None:
         say(f"picture     {write_plan(compiled, output)}")
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
-    """Refuse options that would change nothing.
-
-    Raises:
-        DistilvecError: one of them is given.
-    """
+    """Refuse options that would change nothing."""
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise DistilvecError(f"{why}, so {' and '.join(given)} would change nothing", where="plan", remedy="Leave out.")
@@ -116,11 +109,7 @@ def _planned(
     text: str | None,
     tasks: Sequence[str] | None,
 ) -> Iterator[Any]:
-    """Yield the recipe that `distilvec plan` is about: from a file, or made of a teacher and a corpus.
-
-    Raises:
-        DistilvecError: neither, or both.
-    """
+    """Yield the recipe that `distilvec plan` is about: from a file, or made of a teacher and a corpus."""
     if (recipe is None) == (teacher is None) or (teacher is None) != (corpus is None):
         raise DistilvecError(
             "candidates are compared for a recipe, or for a teacher and a corpus",
@@ -143,29 +132,16 @@ def _planned(
         yield recipe_of(teacher, None, section, None, place, judging={"tasks": list(tasks or [])})
 
 
-def _budget(parameters: str | None, megabytes: str | None, latency: str | None) -> Any:
-    """Return what a student may be at most; false where nothing is said."""
-    from distilvec.choosing import Budget
-    from distilvec.words import amount
+def _budget(parameters: str | None, megabytes: str | None, latency: str | None) -> Budget:
+    """Return what a student may be at most, by the section of recipes that says so too; false where nothing is said."""
+    from pydantic import ValidationError
 
-    limits: dict[str, float | None] = {}
-    for name, text, unit in (
-        ("parameters", parameters, ""),
-        ("megabytes", megabytes, "MB"),
-        ("latency", latency, "ms"),
-    ):
-        try:
-            limits[name] = None if text is None else amount(text, unit)
-        except ValueError as error:
-            raise DistilvecError(str(error), where=f"--{name}") from error
-    whole = None if limits["parameters"] is None else int(limits["parameters"])
-    return Budget(whole, limits["megabytes"], limits["latency"])
+    from distilvec.choosing.settle_student import budget_of
+    from distilvec.recipe import AutoSection
+    from distilvec.validation import refusal
 
-
-def _numbers(text: str | None, option: str) -> list[int] | None:
-    if text is None:
-        return None
-    numbers = integers(text)
-    if numbers is None or 0 in numbers:
-        raise DistilvecError(f'"{text[:200]}" is no list of numbers', where=option, remedy="For example 1,2,3.")
-    return numbers
+    limits = {"parameters": parameters, "megabytes": megabytes, "latency": latency}
+    try:
+        return budget_of(AutoSection.model_validate(limits))
+    except ValidationError as error:
+        raise refusal(error, AutoSection, "plan") from error

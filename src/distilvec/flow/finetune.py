@@ -33,7 +33,7 @@ from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
 from distilvec.tasks.scores import metric_names
 from distilvec.tasks.section import Kind
-from distilvec.tasks.table import resolve
+from distilvec.tasks.table import TABLE
 from distilvec.teachers.cards import fingerprint, hash_files
 from distilvec.training.distributed import launched
 
@@ -201,7 +201,7 @@ def _measured(recipe: Recipe, rows: int) -> Recipe:
             raise DistilvecError(f"{asked[0]} needs validation data", where=f"training.{asked[0]}")
         return recipe
     known = metric_names(task.kind)
-    best = (training.best or resolve(task.kind).metric).removeprefix("eval_").removeprefix("task_")
+    best = (training.best or TABLE[task.kind].metric).removeprefix("eval_").removeprefix("task_")
     if best not in known:
         raise DistilvecError(f'there is no metric "{best}"', where="training.best", remedy=nearest(best, known))
     every = training.steps_per_epoch(rows)

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from distilvec.judging.agreement import agreement, free_map, linear_map
 from distilvec.judging.collapse import collapse
-from distilvec.judging.hardest import HardItem, hardest
 from distilvec.judging.slices import Slice, item_masks, slices
 from distilvec.judging.speed import speed
 from distilvec.late import exports
@@ -17,17 +16,17 @@ if TYPE_CHECKING:
     from distilvec.judging.drifting import Drift, drift
     from distilvec.judging.encoder import CachedEncoder, Encode, RidgeMapped, apply_map
     from distilvec.judging.generation import GenerationTask
-    from distilvec.judging.loading import expand, load_task, load_tasks
+    from distilvec.judging.loading import expand, load_task, load_tasks, talas_tasks
     from distilvec.judging.neighbours import NeighbourTask
     from distilvec.judging.perceptron import PerceptronTask, disagreement
-    from distilvec.judging.perceptron_parts import PerceptronSettings
+    from distilvec.judging.perceptron_fit import PerceptronSettings
     from distilvec.judging.probes import ClassificationTask, RegressionTask
     from distilvec.judging.retrieval import RetrievalTask
     from distilvec.judging.scores import Outputs, Score
+    from distilvec.judging.shared import HardItem, hardest
     from distilvec.judging.similarity import PairTask, SimilarityTask
     from distilvec.judging.spec import TaskSpec
     from distilvec.judging.suite import Judgement, judge
-    from distilvec.judging.talas import talas_tasks
     from distilvec.judging.tasks import JudgingTask, settle_tasks
     from distilvec.judging.verdict import FREE, TRAINED, UNTRAINED, HeldOutTexts, Verdict, judge_run
 

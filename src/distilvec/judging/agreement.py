@@ -10,9 +10,12 @@ import numpy.typing as npt
 from distilvec.errors import DataError
 from distilvec.judging.encoder import apply_map
 from distilvec.judging.metrics import measure
+from distilvec.judging.shared import NEIGHBOURS
 from distilvec.judging.tasks import cosines, unit
 
 Array = npt.NDArray[Any]
+#: Items that are compared, and pairs of them whose similarities are; similarity matrices grow with its square.
+SAMPLE, PAIRS = 2_000, 500_000
 
 
 def agreement(
@@ -21,8 +24,7 @@ def agreement(
     teacher_map: Array | None = None,
     *,
     shared_space: bool = False,
-    sample: int = 2_000,
-    neighbours: int = 10,
+    sample: int = SAMPLE,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Agreement of a student with its teacher on the same texts.
@@ -33,15 +35,14 @@ def agreement(
         teacher_map: [d, D] or [d + 1, D] (last row: offset), the trained head or the ridge map from the
             student's space into the teacher's; `linear_map` makes it from an nn.Linear.
         shared_space: the student's vectors already lie in the teacher's space (`student.space: teacher`).
-        sample: seeded sample of items for everything; similarity matrices grow with its square.
-        neighbours: size of the neighbourhoods.
+        sample: seeded sample of items for everything.
 
     Returns:
         `cosine`: mean cosine of the mapped student with the teacher, and `cosine_from`: "head" (the map
         given), "space" (shared) or "ridge" (neither: a ridge map fitted on one half and used on the other,
         both ways; it says what a linear map could reach, not what the student does). `similarity_pearson` and
         `similarity_spearman`: the correlation of the two models' cosines over all pairs. `neighbours`: mean
-        overlap of the nearest neighbours, in [0, 1]. `cka`: linear CKA, debiased. `index_recall`: share of
+        overlap of the ten nearest neighbours, in [0, 1]. `cka`: linear CKA, debiased. `index_recall`: share of
         the teacher's own nearest that the student's query finds on the teacher's index (each text is a query
         for the others); None without map or shared space. `items`.
 
@@ -55,7 +56,7 @@ def agreement(
         raise DataError(f"vectors of width {mapped.shape[1]} cannot share a space of width {teacher.shape[1]}")
     where = "head" if teacher_map is not None else "space" if shared_space else "ridge"
     cosine = cosines(mapped, teacher) if known else _crossed_ridge(student, teacher, seed)
-    k = min(neighbours, len(teacher) - 1)
+    k = min(NEIGHBOURS, len(teacher) - 1)
     near = _nearest(unit(teacher), unit(teacher), k)
     own = _nearest(unit(student), unit(student), k)
     asked = _nearest(unit(mapped), unit(teacher), k) if known else None
@@ -71,11 +72,7 @@ def agreement(
 
 
 def _sampled(one: Array, other: Array, sample: int, seed: int) -> tuple[Array, Array]:
-    """At most so many rows of two models' vectors, float32.
-
-    Raises:
-        DataError: different numbers of rows, fewer than four, or not finite.
-    """
+    """At most so many rows of two models' vectors, float32; see `agreement` for what is refused."""
     one, other = np.asarray(one), np.asarray(other)
     if len(one) != len(other) or len(one) < 4:
         raise DataError(
@@ -90,15 +87,12 @@ def _sampled(one: Array, other: Array, sample: int, seed: int) -> tuple[Array, A
     return one.astype(np.float32), other.astype(np.float32)
 
 
-def likeness(
-    reference: Array, other: Array, *, sample: int = 2_000, neighbours: int = 10, seed: int = 0
-) -> dict[str, float]:
+def likeness(reference: Array, other: Array) -> dict[str, float]:
     """Return how alike two sets of vectors of the same texts are, whatever their widths: part of `agreement`.
 
     Args:
         reference: [n, D].
         other: [n, d], in the same order.
-        sample, neighbours, seed: as in `agreement`.
 
     Returns:
         `neighbours` and `similarity_spearman`.
@@ -106,11 +100,11 @@ def likeness(
     Raises:
         DataError: different numbers of rows, fewer than four, or not finite.
     """
-    reference, other = _sampled(reference, other, sample, seed)
-    a, b, k = unit(reference), unit(other), min(neighbours, len(reference) - 1)
+    reference, other = _sampled(reference, other, SAMPLE, 0)
+    a, b, k = unit(reference), unit(other), min(NEIGHBOURS, len(reference) - 1)
     return {
         "neighbours": _overlap(_nearest(a, a, k), _nearest(b, b, k)),
-        "similarity_spearman": _matrices(a, b, seed)["similarity_spearman"],
+        "similarity_spearman": _matrices(a, b, 0)["similarity_spearman"],
     }
 
 
@@ -161,10 +155,10 @@ def _crossed_ridge(student: Array, teacher: Array, seed: int) -> Array:
     return cosine
 
 
-def _matrices(teacher: Array, student: Array, seed: int, pairs: int = 500_000) -> dict[str, float]:
+def _matrices(teacher: Array, student: Array, seed: int) -> dict[str, float]:
     upper = np.triu_indices(len(teacher), k=1)
-    if len(upper[0]) > pairs:
-        chosen = np.random.default_rng(seed).choice(len(upper[0]), pairs, replace=False)
+    if len(upper[0]) > PAIRS:
+        chosen = np.random.default_rng(seed).choice(len(upper[0]), PAIRS, replace=False)
         upper = upper[0][chosen], upper[1][chosen]
     a, b = (teacher @ teacher.T)[upper], (student @ student.T)[upper]
     return {

@@ -16,6 +16,9 @@ import numpy as np
 from distilvec.corpus.keys import first_of_equal
 from distilvec.corpus.split import leaking
 from distilvec.evenly import sampled_rows
+from distilvec.judging.probes import ClassificationTask, RegressionTask
+from distilvec.judging.retrieval import RetrievalTask
+from distilvec.judging.similarity import PairTask, SimilarityTask
 from distilvec.judging.tasks import JudgingTask
 
 if TYPE_CHECKING:
@@ -39,7 +42,6 @@ def automatic_tasks(corpus: Corpus, task: str | None = None) -> list[JudgingTask
     on how alike a pair is, whether they have names or codes: such pairs give no task from their label.
 
     Args:
-        corpus: prepared, with its split.
         task: kind of the supervised task that learns these labels, if any: those of `pairs` are classes, those of
             `similarity` are not.
     """
@@ -62,7 +64,6 @@ def automatic_tasks(corpus: Corpus, task: str | None = None) -> list[JudgingTask
 
 
 def named_or_automatic(recipe: Any, corpus: Corpus, named: list[JudgingTask]) -> list[JudgingTask]:
-    """The tasks that a recipe names, or those that its corpus allows."""
     return named or automatic_tasks(corpus, recipe.task.kind if recipe.task else None)
 
 
@@ -92,8 +93,6 @@ def _label_probe(corpus: Corpus) -> JudgingTask | None:
     train, test = sampled_rows(corpus.train_rows, MOST_TRAIN), sampled_rows(corpus.holdout_rows, MOST_TEST)
     if len(test) < FEWEST or float(np.ptp(labels[test])) == 0:
         return None
-    from distilvec.judging.probes import RegressionTask
-
     return RegressionTask(
         "label",
         (corpus.texts(train), labels[train].tolist()),
@@ -117,8 +116,6 @@ def _probe(name: str, corpus: Corpus, codes: np.ndarray, names: list[str] | None
     def columns(rows: np.ndarray) -> tuple[list[str], list[Any]]:
         return corpus.texts(rows), [names[code] if names else int(code) for code in codes[rows]]
 
-    from distilvec.judging.probes import ClassificationTask
-
     return ClassificationTask(name, columns(train), columns(test), protocol="tuned", domain="in")
 
 
@@ -127,8 +124,6 @@ def _pair_tasks(corpus: Corpus, task: str | None) -> list[JudgingTask | None]:
     if len(anchors) < FEWEST:
         return []
     left, right = corpus.texts(anchors), corpus.texts(positives)
-    from distilvec.judging.retrieval import RetrievalTask
-
     if corpus.labels is None:
         return [RetrievalTask.from_pairs("retrieval", left, right, domain="in")]
     if corpus.label_names is not None or _codes(corpus.labels, task):
@@ -140,12 +135,8 @@ def _pair_tasks(corpus: Corpus, task: str | None) -> list[JudgingTask | None]:
     right_ones = np.flatnonzero(scores >= low + 0.75 * (high - low)).tolist()
     tasks: list[JudgingTask | None] = []
     if set(np.unique(scores)) == {0.0, 1.0}:
-        from distilvec.judging.similarity import PairTask
-
         tasks.append(PairTask("pairs", left, right, (scores == 1).tolist(), domain="in"))
     else:
-        from distilvec.judging.similarity import SimilarityTask
-
         tasks.append(SimilarityTask("similarity", left, right, scores.tolist(), domain="in"))
     if len(right_ones) >= FEWEST:
         chosen = [left[row] for row in right_ones], [right[row] for row in right_ones]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from distilvec.corpus.keys import folded, is_blank
@@ -121,8 +120,7 @@ def _without_blank(corpus: Table, text: str, right: set[str]) -> tuple[Table, se
     if not any(blank) or all(blank):
         return corpus, set()
     logger.info("%s: %d documents without text are left out", corpus.source, sum(blank))
-    kept = [row for row, each in enumerate(blank) if not each]
-    rest = replace(corpus, rows=[corpus.rows[row] for row in kept], lines=[corpus.lines[row] for row in kept])
+    rest = corpus.take(row for row, each in enumerate(blank) if not each)
     return rest, {name for name, each in zip(ids, blank, strict=True) if each}
 
 

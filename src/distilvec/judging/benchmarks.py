@@ -29,8 +29,6 @@ class MtebTask(JudgingTask):
     """One of MTEB's tasks; its own data, protocol and main score, without an interval.
 
     Args:
-        task: an `mteb` task object.
-        domain: as of any task.
         benchmark: name of the benchmark that it stands for here.
 
     Attributes:
@@ -39,16 +37,13 @@ class MtebTask(JudgingTask):
 
     kind: ClassVar[str] = "mteb"
 
-    def __init__(self, task: Any, domain: str | None = None, benchmark: str | None = None) -> None:
-        super().__init__(task.metadata.name, domain)
+    def __init__(self, task: Any, benchmark: str | None = None) -> None:
+        super().__init__(task.metadata.name)
         self.task, self.benchmark = task, benchmark
         self.results: ResultFiles | None = None
 
-    def texts(self) -> list[str]:
-        """MTEB loads its texts when it scores; none are known before."""
-        return []
-
     def test_items(self) -> list[tuple[str, ...]]:
+        """MTEB loads its texts when it scores; none are known before."""
         return []
 
     def score(self, encode: Encode) -> Score:
@@ -134,7 +129,6 @@ def benchmark_tasks(benchmark: Any) -> list[MtebTask] | None:
 
 
 def is_benchmark(found: Any) -> bool:
-    """Tell whether this is a benchmark object of MTEB's."""
     return hasattr(found, "tasks") and type(found).__module__.startswith("mteb.")
 
 

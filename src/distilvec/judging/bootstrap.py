@@ -106,8 +106,6 @@ def paired_bootstrap(
 
     Args:
         a, b: scores with outputs, in the same order of tasks.
-        resamples: number of draws.
-        seed: of the draws.
         runs: values of training seeds, in groups that were drawn apart and whose means add up to a - b: one group
             of the differences where a and b have the same seeds, else those of a and those of -b. The mean of each
             scatters by Student's t with n - 1 degrees of freedom, times the standard error: of two or three seeds

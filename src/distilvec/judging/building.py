@@ -23,7 +23,6 @@ from distilvec.judging.tasks import JudgingTask, folded_parts
 
 
 def build_judging_task(spec: TaskSpec, folder: Path) -> JudgingTask:
-    """The task of a description whose files are relative to a folder."""
     return _BUILDERS[spec.kind](spec, _Files(spec, folder))
 
 
@@ -64,29 +63,19 @@ class _Files:
             raise DataError(
                 f"all {len(table.rows)} test items are excluded", where=table.source, remedy="See its exclude."
             )
-        return Table(table.source, [table.rows[i] for i in kept], [table.lines[i] for i in kept], table.unit)
+        return table.take(kept)
 
 
-def _probe_columns(spec: TaskSpec, files: _Files) -> tuple[Columns, Columns, Columns | None]:
+def _probe(spec: TaskSpec, files: _Files) -> JudgingTask:
+    regression = spec.kind == "regression"
+
     def columns(table: Table) -> Columns:
-        if spec.kind == "regression":
-            return table.texts(spec.text), table.numbers(spec.score)
-        return table.texts(spec.text), table.labels(spec.label)
+        return table.texts(spec.text), table.numbers(spec.score) if regression else table.labels(spec.label)
 
     validation = columns(files.table("validation")) if spec.validation is not None else None
-    return columns(files.table("train")), columns(files.test(spec.text)), validation
-
-
-def _classification(spec: TaskSpec, files: _Files) -> JudgingTask:
-    return ClassificationTask(spec.name, *_probe_columns(spec, files), **_probe_options(spec))
-
-
-def _regression(spec: TaskSpec, files: _Files) -> JudgingTask:
-    return RegressionTask(spec.name, *_probe_columns(spec, files), **_probe_options(spec))
-
-
-def _probe_options(spec: TaskSpec) -> dict[str, Any]:
-    return {"protocol": spec.protocol, "max_train": spec.max_train, **_common(spec)}
+    splits = columns(files.table("train")), columns(files.test(spec.text)), validation
+    kind = RegressionTask if regression else ClassificationTask
+    return kind(spec.name, *splits, protocol=spec.protocol, max_train=spec.max_train, **_common(spec))
 
 
 def _perceptron(spec: TaskSpec, files: _Files) -> JudgingTask:
@@ -167,7 +156,10 @@ def _retrieval(spec: TaskSpec, files: _Files) -> JudgingTask:
 
 
 def _neighbours(spec: TaskSpec, files: _Files) -> JudgingTask:
-    queries = None if spec.queries is None else _texts(files.table("queries"), spec.query, spec.text)
+    queries = None
+    if spec.queries is not None:
+        table = files.table("queries")
+        queries = table.texts(present_column(table, spec.query, spec.text))
     return NeighbourTask(
         spec.name,
         files.table("corpus").texts(spec.text),
@@ -180,10 +172,6 @@ def _neighbours(spec: TaskSpec, files: _Files) -> JudgingTask:
     )
 
 
-def _texts(table: Table, *columns: str) -> list[str]:
-    return table.texts(present_column(table, *columns))
-
-
 def _generation(spec: TaskSpec, files: _Files) -> JudgingTask:
     table = files.test(spec.prompt, spec.answer)
     options = {name: getattr(spec, name) for name in ("separator", "longest", "samples")}
@@ -192,8 +180,8 @@ def _generation(spec: TaskSpec, files: _Files) -> JudgingTask:
 
 _BUILDERS = {
     "generation": _generation,
-    "classification": _classification,
-    "regression": _regression,
+    "classification": _probe,
+    "regression": _probe,
     "pairs": _pairs,
     "similarity": _similarity,
     "clustering": _clustering,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from distilvec.errors import DataError
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import JudgingTask, distinct, same_length, unit
+from distilvec.judging.tasks import JudgingTask, same_length, unit
 
 
 class ClusteringTask(JudgingTask):
@@ -20,10 +21,7 @@ class ClusteringTask(JudgingTask):
     The interval is over items with the clusters as found; the spread over starts is in the details.
 
     Args:
-        name: unique name.
-        texts: the items.
         labels: the known group of each, compared as text.
-        starts: how many k-means runs.
         max_items: cap on items, a seeded sample.
     """
 
@@ -51,15 +49,10 @@ class ClusteringTask(JudgingTask):
             raise DataError(f'all {len(rows)} items have the same label, "{names[0]}"', where=f"task {name}")
         self._codes, self.clusters, self.starts = codes.astype(np.int32), len(names), starts
 
-    def texts(self) -> list[str]:
-        return distinct(self._texts)
-
     def test_items(self) -> list[tuple[str, ...]]:
         return [(text,) for text in self._texts]
 
     def score(self, encode: Encode) -> Score:
-        import warnings
-
         from sklearn.cluster import MiniBatchKMeans
         from sklearn.exceptions import ConvergenceWarning
 

@@ -8,6 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DataError
+from distilvec.evenly import sampled_rows
+from distilvec.judging.agreement import SAMPLE
+from distilvec.judging.shared import NEIGHBOURS
 from distilvec.judging.tasks import top_rows, unit
 
 MEAN_COSINE_ALARM = 0.9
@@ -15,14 +18,14 @@ RANK_SHARE_ALARM = 0.05
 HUBNESS_ALARM = 10.0
 
 
-def collapse(vectors: npt.NDArray[Any], *, sample: int = 2_000, neighbours: int = 10, seed: int = 0) -> dict[str, Any]:
-    """Signs of collapse on a seeded sample of vectors [n, d], n >= 2.
+def collapse(vectors: npt.NDArray[Any]) -> dict[str, Any]:
+    """Signs of collapse on a sample of at most 2,000 vectors [n, d], n >= 2.
 
     Returns:
         `mean_cosine` over distinct pairs, in [-1, 1]; `effective_rank`, exp of the entropy of the singular
         values of the centred unit vectors (Roy & Vetterli 2007), in [1, min(n - 1, d)], 1 where all are
         equal; `rank_share` of that most; `hubness`, the skewness of how often a vector is among the others'
-        nearest (Radovanovic et al. 2010); `items`; and `alarms`, sentences.
+        ten nearest (Radovanovic et al. 2010); `items`; and `alarms`, sentences.
 
     Raises:
         DataError: fewer than two vectors, or not finite.
@@ -30,9 +33,7 @@ def collapse(vectors: npt.NDArray[Any], *, sample: int = 2_000, neighbours: int 
     vectors = np.asarray(vectors)
     if vectors.ndim != 2 or len(vectors) < 2 or not np.isfinite(vectors).all():
         raise DataError(f"at least two finite vectors are needed, not an array of shape {list(vectors.shape)}")
-    if len(vectors) > sample:
-        vectors = vectors[np.sort(np.random.default_rng(seed).choice(len(vectors), sample, replace=False))]
-    points = unit(vectors).astype(np.float64)
+    points = unit(vectors[sampled_rows(np.arange(len(vectors)), SAMPLE)]).astype(np.float64)
     n, width = points.shape
     total = points.sum(axis=0)
     mean_cosine = float((total @ total - np.square(points).sum()) / (n * (n - 1)))
@@ -42,7 +43,7 @@ def collapse(vectors: npt.NDArray[Any], *, sample: int = 2_000, neighbours: int 
         "mean_cosine": mean_cosine,
         "effective_rank": rank,
         "rank_share": rank / most,
-        "hubness": _hubness(points, min(neighbours, n - 1)),
+        "hubness": _hubness(points),
         "items": n,
     }
     return signs | {"alarms": _alarms(signs, most)}
@@ -60,8 +61,8 @@ def _effective_rank(points: npt.NDArray[np.float64]) -> float:
     return float(np.exp(-(share * np.log(share)).sum()))
 
 
-def _hubness(points: npt.NDArray[np.float64], neighbours: int) -> float:
-    near = top_rows(points, points, neighbours + 1)
+def _hubness(points: npt.NDArray[np.float64]) -> float:
+    near = top_rows(points, points, min(NEIGHBOURS, len(points) - 1) + 1)
     others = near[near != np.arange(len(points))[:, None]]
     counts = np.bincount(others, minlength=len(points)).astype(np.float64)
     spread = counts.std()

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DistilvecError
-from distilvec.judging.encoder import CachedEncoder, Vectors
+from distilvec.judging.encoder import CachedEncoder, ChangedEncoder, Vectors
 from distilvec.judging.tasks import unit
 
 Array = npt.NDArray[Any]
@@ -21,12 +21,7 @@ NARROWEST = 32
 
 @dataclass(frozen=True)
 class Form:
-    """One way to keep a vector: so many of its first numbers, each as four bytes, one byte or one bit.
-
-    Attributes:
-        width: numbers kept.
-        precision: of each.
-    """
+    """One way to keep a vector: so many of its first numbers, each as four bytes, one byte or one bit."""
 
     width: int
     precision: Precision = "float32"
@@ -102,7 +97,7 @@ def forms(width: int, widths: Sequence[int] | None = None) -> list[Form]:
     return [Form(each, kind) for each in wanted for kind in kinds]
 
 
-class CompressedEncoder:
+class CompressedEncoder(ChangedEncoder):
     """A model whose vectors come back as they are stored: what the evaluators score.
 
     Args:
@@ -112,23 +107,4 @@ class CompressedEncoder:
     """
 
     def __init__(self, encode: CachedEncoder, form: Form, limit: float) -> None:
-        self._encode, self._form, self._limit = encode, form, limit
-
-    def __call__(self, texts: Sequence[str]) -> Vectors:
-        return self._form.compared(self._encode(texts), self._limit)
-
-    encode = __call__
-
-    def query(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of search queries."""
-        return self._form.compared(self._encode.query(texts), self._limit)
-
-    def document(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of documents to be found."""
-        return self._form.compared(self._encode.document(texts), self._limit)
-
-    encode_query, encode_document = query, document
-
-    def has_side(self, side: Literal["query", "document"]) -> bool:
-        """Tell whether the model reads queries, or documents, in a way of their own."""
-        return self._encode.has_side(side)
+        super().__init__(encode, lambda vectors: form.compared(vectors, limit))

@@ -44,7 +44,6 @@ class Drift:
     examples: list[tuple[str, str, float]] = field(default_factory=list)
 
     def sentence(self) -> str:
-        """Return what it means."""
         fresh = self.new - self.shared
         if not fresh:
             return "No drift: all new texts are among the old ones."
@@ -93,7 +92,6 @@ def drift(
         model: whatever `CachedEncoder` takes.
         old, new: texts; equal ones are one. New texts that are among the old ones are counted, and not compared.
         sample: a seeded sample of so many of each; 20 at least.
-        count: how many examples.
 
     Raises:
         DataError: fewer than 20 different texts on a side.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,6 @@ class CachedEncoder:
     Args:
         model: a `SentenceTransformer`, a `Teacher` (anything with `encode(texts)`), or a callable from a list
             of texts to an array [n, width].
-        name: for messages.
         batch_size: texts per batch of a `SentenceTransformer`.
         chunk: texts per call of the model, sorted by length.
 
@@ -49,7 +50,7 @@ class CachedEncoder:
             )
         self.model, self.name = model, name
         self.batch_size, self.chunk = batch_size, chunk
-        self._spent = _Spent()
+        self._spent = SimpleNamespace(seconds=0.0, texts=0)
         self._sides: dict[str, _Side] = {}
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
@@ -77,24 +78,21 @@ class CachedEncoder:
 
     def on_side(self, texts: Sequence[str], side: str) -> Vectors:
         """Vectors of a side, "query" or "document", where the model has it; "" is no side."""
-        return self._vectors(side if side and self.has_side(side) else "", texts)
+        return self._vectors(self._own(side), texts)
 
     def once(self, texts: Sequence[str], side: str = "") -> Vectors:
         """As `on_side`, of texts that are not asked for again: their vectors are not kept."""
-        begun = time.perf_counter()
-        vectors = self._ask(side if side and self.has_side(side) else "", list(texts))
-        self._spent.add(time.perf_counter() - begun, len(texts))
-        return vectors
+        return self._ask(self._own(side), list(texts))
 
     def apart(self) -> CachedEncoder:
         """The same model with vectors of its own, which go when it goes; what it reads counts here too."""
-        other = CachedEncoder(self.model, name=self.name, batch_size=self.batch_size, chunk=self.chunk)
-        other._spent = self._spent
+        other = copy.copy(self)
+        other._sides = {}
         return other
 
     def has_side(self, side: str) -> bool:
         """Tell whether the model reads texts of a side in another way than texts as such."""
-        own: Any = self.model.inner if isinstance(self.model, RidgeMapped) else self.model
+        own: Any = self.model
         if hasattr(own, "has_side"):
             return bool(own.has_side(side))
         if not hasattr(own, f"encode_{side}") or not hasattr(own, "prompts"):
@@ -103,20 +101,22 @@ class CachedEncoder:
             return True
         return side_prompt(own, side) != default_prompt(own)
 
+    def _own(self, side: str) -> str:
+        """The side if the model has it, else none."""
+        return side if side and self.has_side(side) else ""
+
     def _vectors(self, side: str, texts: Sequence[str]) -> Vectors:
         store = self._sides.setdefault(side, _Side())
         # Of equal lengths in their own order: a set's differs from process to process, and batches' rounding with it.
         new = sorted(dict.fromkeys(text for text in texts if text not in store.row), key=len, reverse=True)
         for start in range(0, len(new), self.chunk):
             part = new[start : start + self.chunk]
-            begun = time.perf_counter()
-            vectors = self._ask(side, part)
-            self._spent.add(time.perf_counter() - begun, len(part))
-            store.add(part, vectors, self.name)
+            store.add(part, self._ask(side, part), self.name)
             logger.debug("%s: %d of %d new texts encoded", self.name, start + len(part), len(new))
         return store.take(texts)
 
     def _ask(self, side: str, texts: list[str]) -> Vectors:
+        begun = time.perf_counter()
         call = getattr(self.model, f"encode_{side}" if side else "encode", self.model)
         if is_sentence_transformer(self.model):
             # A joint pair is one text of the corpus; the model reads it as two.
@@ -129,6 +129,8 @@ class CachedEncoder:
         else:
             encoded = call(texts)
         vectors = as_vectors(encoded, self.name)
+        self._spent.seconds += time.perf_counter() - begun
+        self._spent.texts += len(texts)
         if vectors.ndim != 2 or len(vectors) != len(texts):
             raise DataError(
                 f"[{len(texts)}, width] was expected, the model gave {list(vectors.shape)}",
@@ -158,7 +160,36 @@ def is_sentence_transformer(model: Any) -> bool:
     return library is not None and isinstance(model, library.SentenceTransformer)
 
 
-class RidgeMapped:
+class ChangedEncoder:
+    """An encoder whose vectors are changed, those of queries and documents too.
+
+    Args:
+        encode: any model that `CachedEncoder` takes.
+        change: float32 [n, d] -> float32 [n, D].
+    """
+
+    def __init__(self, encode: Any, change: Callable[[Vectors], Vectors], name: str = "model") -> None:
+        self._inner = encode if isinstance(encode, CachedEncoder) else CachedEncoder(encode, name=name)
+        self._change = change
+
+    def __call__(self, texts: Sequence[str]) -> Vectors:
+        return self._change(self._inner(texts))
+
+    encode = __call__
+
+    def query(self, texts: Sequence[str]) -> Vectors:
+        return self._change(self._inner.query(texts))
+
+    def document(self, texts: Sequence[str]) -> Vectors:
+        return self._change(self._inner.document(texts))
+
+    encode_query, encode_document = query, document
+
+    def has_side(self, side: str) -> bool:
+        return self._inner.has_side(side)
+
+
+class RidgeMapped(ChangedEncoder):
     """An encoder followed by a linear map: the untrained student with a ridge map is the free baseline.
 
     Args:
@@ -166,23 +197,9 @@ class RidgeMapped:
         matrix: [d, D], or [d + 1, D] with the offset in the last row.
     """
 
-    def __init__(self, encode: Any, matrix: npt.NDArray[Any], name: str = "free baseline") -> None:
-        self.inner = encode if isinstance(encode, CachedEncoder) else CachedEncoder(encode, name=name)
-        self._matrix = np.asarray(matrix, dtype=np.float32)
-
-    def encode(self, texts: Sequence[str]) -> Vectors:
-        """float32 [n, D]."""
-        return apply_map(self.inner(texts), self._matrix)
-
-    __call__ = encode
-
-    def encode_query(self, texts: Sequence[str]) -> Vectors:
-        """float32 [n, D], of search queries."""
-        return apply_map(self.inner.query(texts), self._matrix)
-
-    def encode_document(self, texts: Sequence[str]) -> Vectors:
-        """float32 [n, D], of documents to be found."""
-        return apply_map(self.inner.document(texts), self._matrix)
+    def __init__(self, encode: Any, matrix: npt.NDArray[Any]) -> None:
+        matrix = np.asarray(matrix, dtype=np.float32)
+        super().__init__(encode, lambda vectors: apply_map(vectors, matrix), "free baseline")
 
 
 def apply_map(vectors: npt.NDArray[Any], matrix: npt.NDArray[Any]) -> Vectors:
@@ -201,36 +218,23 @@ def apply_map(vectors: npt.NDArray[Any], matrix: npt.NDArray[Any]) -> Vectors:
     return np.asarray(mapped + matrix[width] if len(matrix) > width else mapped, dtype=np.float32)
 
 
-class _Spent:
-    """Time and texts."""
-
-    def __init__(self) -> None:
-        self.seconds, self.texts = 0.0, 0
-
-    def add(self, seconds: float, texts: int) -> None:
-        self.seconds += seconds
-        self.texts += texts
-
-
 class _Side:
-    """Vectors of the texts seen so far, in an array that grows by half."""
+    """Vectors of the texts seen so far."""
 
     def __init__(self) -> None:
         self.row: dict[str, int] = {}
-        self._vectors: Vectors = np.empty((0, 0), dtype=np.float32)
+        self._parts: list[Vectors] = [np.empty((0, 0), dtype=np.float32)]
 
     def add(self, texts: list[str], vectors: Vectors, name: str) -> None:
-        used, width = len(self.row), vectors.shape[1]
-        if used and width != self._vectors.shape[1]:
-            raise DataError(f"vectors of width {self._vectors.shape[1]} and then of width {width}", where=name)
-        if used + len(texts) > len(self._vectors):
-            grown = np.empty((max(used + len(texts), used * 3 // 2), width), dtype=np.float32)
-            grown[:used] = self._vectors[:used].reshape(used, width)
-            self._vectors = grown
-        self._vectors[used : used + len(texts)] = vectors
-        self.row.update(zip(texts, range(used, used + len(texts)), strict=True))
+        width = self._parts[0].shape[1]
+        if self.row and width != vectors.shape[1]:
+            raise DataError(f"vectors of width {width} and then of width {vectors.shape[1]}", where=name)
+        if not self.row:
+            self._parts.clear()
+        self._parts.append(vectors.copy())  # the model may write its next ones into the same array
+        self.row.update(zip(texts, range(len(self.row), len(self.row) + len(texts)), strict=True))
 
     def take(self, texts: Sequence[str]) -> Vectors:
-        if not len(texts):
-            return np.empty((0, self._vectors.shape[1]), dtype=np.float32)
-        return self._vectors[[self.row[text] for text in texts]]
+        if len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts)]
+        return self._parts[0][[self.row[text] for text in texts]]

@@ -65,7 +65,6 @@ class GenerationTask(JudgingTask):
         return list(zip(self.prompts, self.answers, strict=True))
 
     def check(self, encode: Encode) -> None:
-        """Refuse a model that does not write."""
         writer_of(encode, getattr(encode, "name", "model"))
 
     def score(self, encode: Encode) -> Score:

@@ -17,7 +17,9 @@ from distilvec.functional import spherical_aggregate
 from distilvec.functional.sphere import Mode
 from distilvec.judging.collapse import collapse
 from distilvec.judging.encoder import CachedEncoder
+from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import default_prompt
+from distilvec.modules.routing import mixtures, routing
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -50,7 +52,6 @@ class MixtureGeometry:
 
     Attributes:
         layer: of its block, 1 to L; 0 = all.
-        tokens: that were looked at.
         norm_ratio: length of the most probable expert's output over that of the second (Figure 1).
         angle: between the two, in degrees (Figure 2); `wide` is the share above 40.
         mass: sum of the active experts' router weights; 1 where they are renormalised.
@@ -80,8 +81,6 @@ class Geometry:
     """The result of `geometry`.
 
     Attributes:
-        items: texts that were looked at.
-        width: of the vectors.
         space: signs of collapse, see `collapse`: mean cosine (anisotropy), effective rank, hubness.
         mixtures: one per mixture, and before them one of all together; empty for dense models.
     """
@@ -99,13 +98,12 @@ class Geometry:
         return values
 
 
-def geometry(model: SentenceTransformer, texts: Sequence[str], *, seed: int = 0) -> Geometry:
+def geometry(model: SentenceTransformer, texts: Sequence[str]) -> Geometry:
     """Look at how a model's vectors lie, and into its mixtures of experts where it has any.
 
     Args:
         model: any sentence-transformers model; only mixture-of-experts encoders of ours have mixtures to look into.
         texts: at least two different ones; a few hundred are enough.
-        seed: of the samples.
 
     Raises:
         DataError: fewer than two different texts.
@@ -116,25 +114,19 @@ def geometry(model: SentenceTransformer, texts: Sequence[str], *, seed: int = 0)
     if len(chosen) < 2:
         raise DataError(f"{len(chosen)} different text given, at least 2 are needed to see a geometry", where="texts")
     vectors = CachedEncoder(model)(chosen)
-    space = collapse(vectors, seed=seed)
-    return Geometry(len(chosen), int(vectors.shape[1]), space, mixture_geometry(model, chosen, seed=seed))
+    return Geometry(len(chosen), int(vectors.shape[1]), collapse(vectors), mixture_geometry(model, chosen))
 
 
 @torch.inference_mode()
 def mixture_geometry(
-    model: SentenceTransformer, texts: Sequence[str], *, prompt: str | None = None, seed: int = 0
+    model: SentenceTransformer, texts: Sequence[str], *, prompt: str | None = None
 ) -> list[MixtureGeometry]:
     """All mixtures of experts of a model together, then each of them; empty where it has none.
 
     Args:
-        model: any sentence-transformers model.
         texts: at least one; a joint pair is read as such.
         prompt: what stands before each text; None = the model's default.
-        seed: of the samples.
     """
-    from distilvec.modules.blocks import find_transformer
-    from distilvec.modules.routing import mixtures, routing
-
     transformer = find_transformer(model)
     if transformer is None or not mixtures(transformer.model):
         return []
@@ -161,7 +153,7 @@ def mixture_geometry(
     }
     first = next(iter(layers.values()))
     everything = {name: np.concatenate([measures[name] for measures in layers.values()]) for name in first}
-    return [_summary(layer, measures, seed) for layer, measures in {0: everything, **layers}.items()]
+    return [_summary(layer, measures) for layer, measures in {0: everything, **layers}.items()]
 
 
 def _measure(outputs: Tensor, weights: Tensor) -> dict[str, Tensor]:
@@ -186,9 +178,9 @@ def _measure(outputs: Tensor, weights: Tensor) -> dict[str, Tensor]:
     return measures
 
 
-def _summary(layer: int, measures: dict[str, npt.NDArray[Any]], seed: int) -> MixtureGeometry:
+def _summary(layer: int, measures: dict[str, npt.NDArray[Any]]) -> MixtureGeometry:
     count = len(measures["mass"])
-    rows = np.sort(np.random.default_rng(seed).permutation(count)[:_KEPT])
+    rows = np.sort(np.random.default_rng(0).permutation(count)[:_KEPT])
     load = measures["load"].sum(0)
     shown = ["norm_ratio", "angle", *(f"output:{mode}" for mode in MODES)]
     return MixtureGeometry(

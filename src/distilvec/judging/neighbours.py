@@ -23,14 +23,12 @@ class NeighbourTask(RetrievalTask):
     say which of the two is right where they differ: a student better than its teacher loses here.
 
     Args:
-        name: unique name.
         documents: of the corpus; equal ones are one.
         queries: a log of real ones; None = documents, each of which looks for the others.
         teacher: folder or hub id of the model whose search is the truth; None = the run's teacher (`settle`).
         depth: how many of the teacher's first documents are right, all alike; at most 100.
         max_items: cap on the documents, a seeded sample.
         max_queries: cap on the queries, a seeded sample.
-        domain, seed: see `Task`.
 
     Raises:
         DataError: fewer documents than `depth` and one more.
@@ -86,7 +84,6 @@ class NeighbourTask(RetrievalTask):
         self._bm25, self._settled = None, True
 
     def check(self, encode: Encode) -> None:
-        """Refuse to score where there is no teacher to say what is right."""
         if not self._settled and self.teacher is None:
             raise DistilvecError(
                 "the teacher's nearest neighbours are what should be found here, and there is no teacher",

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
-from distilvec.judging.perceptron_parts import Parts, PerceptronSettings, Target
+from distilvec.judging.perceptron_fit import Parts, PerceptronSettings, Target, fit_perceptrons
 from distilvec.judging.probe_items import identity
 from distilvec.judging.probes import Columns, numbers, plain_label, unknown_labels
 from distilvec.judging.scores import Outputs, Score
@@ -32,7 +32,6 @@ IMAGES = PerceptronSettings(hidden=None, activation="leaky_relu", optimizer="sgd
 
 
 def _check_arguments(name: str, target: str, seeds: Sequence[int]) -> None:
-    """Refuse a target that there is not, and seeds that are the same or negative."""
     if target not in METRIC:
         raise DistilvecError(f'unknown target "{target}"', where=f"task {name}", remedy=nearest(target, METRIC))
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
@@ -50,7 +49,6 @@ class PerceptronTask(JudgingTask):
     says why.
 
     Args:
-        name: unique name.
         train: (items, labels or numbers); all items where `test` is not given.
         test, validation: the same, for a split that is given.
         target: `classification` and `binary` compare labels as text, so that 1 equals "1"; of the two labels of
@@ -61,7 +59,6 @@ class PerceptronTask(JudgingTask):
         rejected: reason -> number of rows that were left out before, for the score's details.
         contents: digests of items that are names of files, whose content may change.
         identities: what equal items share where these can be written in several ways; none = the items as they are.
-        domain: as for every task.
         seed: of the bootstrap's draws.
 
     Raises:
@@ -149,8 +146,6 @@ class PerceptronTask(JudgingTask):
 
     def score(self, encode: Encode) -> Score:
         """Its outputs hold for each seed class codes, logits or numbers, and NaN for items it was not tested on."""
-        from distilvec.judging.perceptron_fit import fit_perceptrons
-
         features = np.asarray(encode(self._items), dtype=np.float32)
         fitted = fit_perceptrons(
             features,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,17 +13,50 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from distilvec.judging.perceptron_parts import Parts, PerceptronSettings, Target
+Target = Literal["classification", "binary", "regression"]
+
+
+@dataclass(frozen=True)
+class PerceptronSettings:
+    """The settings of a perceptron's fit.
+
+    Attributes:
+        hidden: width of the hidden layer; None = as wide as the vector.
+        activation: of the hidden layer; leaky_relu has slope 0.01.
+        optimizer: `sgd` has Nesterov momentum 0.9.
+        lr: constant learning rate.
+        weight_decay: L2 penalty, added to the gradient.
+        epochs: passes over the training items; None = min(100, 200 * 5000 / size of the task), the rule for molecules.
+
+    Source: the many-teachers paper, appendix (probes).
+    """
+
+    hidden: int | None = 128
+    activation: Literal["relu", "leaky_relu"] = "relu"
+    optimizer: Literal["adam", "sgd"] = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    batch_size: int = 64
+    epochs: int | None = None
+
+    def epochs_for(self, items: int) -> int:
+        """Passes for a task of so many items (of training, validation and test together), at least 1."""
+        return self.epochs or max(1, min(100, 200 * 5000 // items))
+
+
+class Parts(NamedTuple):
+    """Rows of the features, int64 [S, any number]: one line for each seed."""
+
+    train: npt.NDArray[np.int64]
+    held: npt.NDArray[np.int64]
+    test: npt.NDArray[np.int64]
 
 
 class FittedPerceptron(NamedTuple):
-    """The fitted perceptrons' outputs float32 [S, test items, width], the epoch whose weights were kept [S], from 1,
-    and the loss of those on the validation items [S].
-    """
+    """Outputs float32 [S, test items, width] of the fitted perceptrons, and the epoch, from 1, of their weights [S]."""
 
     outputs: npt.NDArray[np.float32]
     best_epoch: list[int]
-    held_loss: list[float]
 
 
 def fit_perceptrons(
@@ -48,7 +82,6 @@ def fit_perceptrons(
         seeds: of the start weights and of the order of items.
         target: the loss: softmax cross-entropy, logistic, or squared error.
         width: number of outputs: classes, else 1.
-        settings: of the fit.
     """
     x = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32))
     y = torch.from_numpy(np.asarray(answers, dtype=np.int64 if target == "classification" else np.float32))
@@ -81,7 +114,7 @@ def fit_perceptrons(
                 kept[better] = weight[better]
         best_loss, best_epoch = torch.where(better, losses, best_loss), best_epoch.masked_fill(better, epoch)
     outputs = _forward(best, data.take(test), settings) * scale.unsqueeze(-1) + shift.unsqueeze(-1)
-    return FittedPerceptron(outputs.numpy(), best_epoch.tolist(), best_loss.tolist())
+    return FittedPerceptron(outputs.numpy(), best_epoch.tolist())
 
 
 class _Standardised:

@@ -76,7 +76,7 @@ class ProbeItems:
         """
         labelled = [row for row, value in enumerate(table.rows) if not _blank(value.get(answer, 0))]
         self._count(table, set(range(len(table))) - set(labelled), _UNLABELLED)
-        table = _of_rows(table, labelled)
+        table = table.take(labelled)
         values: list[Any] = [row.get(text) for row in table.rows] if self.images else table.texts(text)
         plain = not self.images and not self._mostly_molecules(values)
         away = folded_parts(excluded) if plain else {identity(each, folder, images=self.images) for each in excluded}
@@ -99,7 +99,7 @@ class ProbeItems:
         if not items:
             told = ", ".join(f"{reason} ({count:,})" for reason, count in self.rejected.most_common())
             raise DataError(f"no row can be used: {told}", where=f"{table.source}, column {text}")
-        return items, read(_of_rows(table, kept))
+        return items, read(table.take(kept))
 
     def _mostly_molecules(self, values: list[Any]) -> bool:
         good = 0
@@ -141,7 +141,3 @@ def _read(value: Any, folder: Path, images: bool) -> tuple[str, str]:
 
 def _blank(value: Any) -> bool:
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
-
-
-def _of_rows(table: Table, rows: list[int]) -> Table:
-    return Table(table.source, [table.rows[row] for row in rows], [table.lines[row] for row in rows], table.unit)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,6 +29,8 @@ TURNS = 5
 Columns = tuple[Sequence[str], Sequence[Any]]
 Rows = npt.NDArray[Any]
 Split = tuple[Rows, Rows, Rows, Rows]
+Predict = Callable[[Rows, Rows, Rows, float], Rows]
+Quality = Callable[[Rows, Rows], float]
 
 
 class _Probe(JudgingTask):
@@ -95,6 +98,17 @@ class _Probe(JudgingTask):
         count = -(-CHOSEN_ON // len(fifths[0]))
         return [(np.setdiff1d(order, fifth), fifth) for fifth in fifths[:count]]
 
+    @staticmethod
+    def _best(
+        splits: Sequence[Split], tried: Sequence[float], predict: Predict, quality: Quality
+    ) -> tuple[float, float]:
+        """The setting by which what is judged of all splits is predicted best, and how well."""
+        truth = np.concatenate([answers for *_, answers in splits])
+        told = [np.concatenate([predict(x, y, left, each) for x, y, left, _ in splits]) for each in tried]
+        values = [quality(truth, each) for each in told]
+        best = int(np.argmax(values))
+        return tried[best], values[best]
+
     def _splits(self, train: Rows, answers: Rows, held: Rows | None, truth: Rows | None) -> list[Split]:
         """Return what a strength is chosen on: features and answers to fit, features and answers to judge."""
         if held is not None and truth is not None:
@@ -112,7 +126,6 @@ class ClassificationTask(_Probe):
     rows together. Then the probe is fitted again on all training rows.
 
     Args:
-        name: unique name.
         train, test, validation: (texts, labels) each; labels are compared as text, so that 1 equals "1".
         protocol: "talas" or "tuned".
         max_train: cap on training rows, a seeded sample.
@@ -161,14 +174,9 @@ class ClassificationTask(_Probe):
         splits = [split for split in self._splits(train, self._train, held, self._held) if len(np.unique(split[1])) > 1]
         if not splits:
             raise DataError("too few training rows to choose C", where=f"task {self.name}")
-        truth = np.concatenate([labels for *_, labels in splits])
-        scores = []
-        for strength in STRENGTHS:
-            told = [_fit(_logistic(strength), x, y).predict(left) for x, y, left, _ in splits]
-            scores.append(measure("macro_f1", truth, np.concatenate(told)))
-        best = int(np.argmax(scores))
-        details |= {"C": STRENGTHS[best], "validation_macro_f1": scores[best]}
-        return np.asarray(_fit(_logistic(STRENGTHS[best]), train, self._train).predict(test))
+        strength, score = self._best(splits, STRENGTHS, _classify, partial(measure, "macro_f1"))
+        details |= {"C": strength, "validation_macro_f1": score}
+        return _classify(train, self._train, test, strength)
 
 
 class RegressionTask(_Probe):
@@ -178,7 +186,6 @@ class RegressionTask(_Probe):
     1 times that number.
 
     Args:
-        name: unique name.
         train, test, validation: (texts, numbers) each.
     """
 
@@ -199,12 +206,7 @@ class RegressionTask(_Probe):
         details = self._details()
         if self.protocol == "tuned":
             splits = self._splits(train, self._train, held, self._held)
-            truth = np.concatenate([answers for *_, answers in splits])
-            errors = []
-            for tried in SHARES:
-                told = [_ridge(x, y, left, tried) for x, y, left, _ in splits]
-                errors.append(float(np.square(np.concatenate(told) - truth).mean()))
-            share = SHARES[int(np.argmin(errors))]
+            share, _ = self._best(splits, SHARES, _ridge, lambda truth, told: -float(np.square(told - truth).mean()))
         predicted = _ridge(train, self._train, test, share)
         details |= {"penalty_per_row": share, "spearman": measure("spearman", self._test, predicted)}
         return self._scored(Outputs("r2", self._test, predicted), details)
@@ -274,6 +276,10 @@ def _fit(probe: Any, features: Rows, labels: Rows) -> Any:
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.filterwarnings("ignore", message="The number of unique classes")  # few rows, for which it is no news
         return probe.fit(features, labels)
+
+
+def _classify(features: Rows, labels: Rows, test: Rows, strength: float) -> Rows:
+    return np.asarray(_fit(_logistic(strength), features, labels).predict(test))
 
 
 def _ridge(features: Rows, answers: Rows, test: Rows, share: float) -> Rows:

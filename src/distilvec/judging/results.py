@@ -23,7 +23,6 @@ class ResultFiles:
 
     Args:
         folder: shared by any number of models.
-        model: its name.
         revision: equal only for models that give equal vectors.
     """
 
@@ -68,7 +67,6 @@ class ResultFiles:
 
 
 def model_meta(name: str, revision: str) -> Any:
-    """Return what MTEB wants to know of a model."""
     from mteb.models.model_meta import ModelMeta
 
     plain = re.sub(r"[^\w.-]+", "_", name).strip("._-") or "model"

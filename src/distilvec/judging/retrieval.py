@@ -28,9 +28,6 @@ class RetrievalTask(JudgingTask):
     the highest relevance of any of them; so are equal queries.
 
     Args:
-        name: unique name.
-        queries: query texts.
-        documents: document texts.
         relevance: query row -> {document row: relevance}; 0 or less = not relevant.
         own: the document that each query is itself, which is taken out of what is found for it.
     """

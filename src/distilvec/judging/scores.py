@@ -53,24 +53,33 @@ class Outputs:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Outputs:
-        """The inverse of `to_dict`."""
         return cls(data["metric"], _unpack(data["truth"]), _unpack(data["predicted"]))
 
 
 class _Kinded(Protocol):
     kind: str
+    domain: str | None
 
 
 ScoreT = TypeVar("ScoreT", bound=_Kinded)
 
 
-def searches(scores: Iterable[ScoreT]) -> list[ScoreT]:
-    """The scores that make the group "retrieval": of searches whose right answers somebody judged; where there are
-    none, of those whose right answers are what the teacher finds. The teacher has 100 there, which would flatter it,
-    and not the student, in a mean of both."""
+def grouped(scores: Iterable[ScoreT]) -> dict[str, list[ScoreT]]:
+    """Sort scores into groups, without empty groups. Searches are in no other group than retrieval.
+
+    That group has the searches whose right answers somebody judged; where there are none, those whose right answers are
+    what the teacher finds. The teacher has 100 there, which would flatter it, and not the student, in a mean of both.
+    """
     every = list(scores)
-    judged = [score for score in every if score.kind == "retrieval"]
-    return judged or [score for score in every if score.kind == "neighbours"]
+    rest = [score for score in every if score.kind not in SEARCHES]
+    judged, found = ([score for score in every if score.kind == kind] for kind in SEARCHES)
+    groups = {
+        "in": [score for score in rest if score.domain == "in"],
+        "out": [score for score in rest if score.domain == "out"],
+        "all": rest,
+        "retrieval": judged or found,
+    }
+    return {name: members for name, members in groups.items() if members}
 
 
 @dataclass
@@ -78,11 +87,8 @@ class Score:
     """One model's result on one task.
 
     Attributes:
-        task, kind, domain: as the task's.
-        metric: name of the metric.
         value: the metric, as a fraction (0.84, not 84).
         interval: 95 % bootstrap interval over the test items; None where the task cannot give one.
-        n: number of test items.
         details: further metrics and facts, JSON values.
         outputs: per-item results for `paired_bootstrap`; None where the task keeps none.
         items: name of the test items, where several tasks are asked about the same; else empty.

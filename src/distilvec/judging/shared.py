@@ -7,6 +7,7 @@ without a part of the items, on both sides (the delete-d jackknife: Shao and Wu 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,6 +23,8 @@ Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
 #: How often a part is left out, and which; ranks that are kept, so that enough stay whatever is left out.
 TIMES, PART, RANKS = 100, 0.3, 60
+#: Size of the neighbourhoods.
+NEIGHBOURS = 10
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,6 @@ class SharedNeighbours:
     Attributes:
         rows: int64 [m], the items looked at; fewer than three have no neighbourhoods.
         ranked: of the teacher and of the model int64 [m, r], each item's nearest others, nearest first.
-        k: size of the neighbourhoods.
     """
 
     rows: Rows
@@ -94,13 +96,12 @@ class SharedNeighbours:
 
 
 def shared_neighbours(
-    teacher_vectors: Array, student_vectors: Array, *, neighbours: int = 10, sample: int = 2_000, seed: int = 0
+    teacher_vectors: Array, student_vectors: Array, *, sample: int = 2_000, seed: int = 0
 ) -> SharedNeighbours:
-    """Find each item's neighbours among the same items, for a teacher and a model.
+    """Find each item's ten neighbours among the same items, for a teacher and a model.
 
     Args:
         teacher_vectors, student_vectors: [n, D], [n, d], in the same order.
-        neighbours: size of the neighbourhoods.
         sample: a seeded sample of so many items is looked at.
 
     Raises:
@@ -117,9 +118,56 @@ def shared_neighbours(
     if len(rows) < 3:
         return SharedNeighbours(rows, (np.zeros((len(rows), 0), np.int64),) * 2, 0)
     sides = [unit(np.asarray(vectors)[rows]) for vectors in (teacher_vectors, student_vectors)]
-    deepest = max(RANKS, 6 * neighbours) + 1
-    first, second = (_others(top_rows(side, side, min(deepest, len(rows)))) for side in sides)
-    return SharedNeighbours(rows, (first, second), min(neighbours, len(rows) - 1))
+    first, second = (_others(top_rows(side, side, min(RANKS + 1, len(rows)))) for side in sides)
+    return SharedNeighbours(rows, (first, second), min(NEIGHBOURS, len(rows) - 1))
+
+
+@dataclass(frozen=True)
+class HardItem:
+    """One item.
+
+    Attributes:
+        overlap: share of its nearest neighbours that both models have, 0 to 1.
+        teacher, student: the text that each model finds nearest.
+    """
+
+    text: str
+    overlap: float
+    teacher: str
+    student: str
+
+
+def hardest(texts: Sequence[str], teacher_vectors: Array, student_vectors: Array, *, count: int = 10) -> list[HardItem]:
+    """Items whose nearest neighbours among the others differ most between the two models, worst first.
+
+    Neighbourhoods need no map between the two spaces. Of items with equal overlap those come first whose nearest item
+    in the teacher's space is furthest down in the student's order of the items.
+
+    Args:
+        texts: n of them.
+        teacher_vectors, student_vectors: [n, D], [n, d], in the same order.
+        count: how many are returned; a sample of 2,000 items is looked at.
+
+    Returns:
+        At most `count`; none where there are fewer than three items.
+
+    Raises:
+        DataError: different numbers of rows.
+    """
+    if len(texts) != len(teacher_vectors):
+        raise DataError(f"{len(texts)} texts and {len(teacher_vectors)} vectors of the teacher do not belong together")
+    found = shared_neighbours(teacher_vectors, student_vectors)
+    rows = found.rows
+    if len(rows) < 3:
+        return []
+    theirs, ours = (side[:, 0] for side in found.ranked)
+    own = unit(np.asarray(student_vectors)[rows])
+    similarity = own @ own.T
+    place = (similarity > similarity[np.arange(len(rows)), theirs][:, None]).sum(1)
+    order = np.lexsort((-place, found.shares))[:count]
+    return [
+        HardItem(texts[rows[i]], float(found.shares[i]), texts[rows[theirs[i]]], texts[rows[ours[i]]]) for i in order
+    ]
 
 
 def _others(ranked: Rows) -> Rows:

@@ -45,8 +45,6 @@ class SimilarityTask(_Pairwise):
     """Spearman's correlation of the cosine with people's scores (Pearson in the details).
 
     Args:
-        name: unique name.
-        text1, text2: the pairs.
         scores: finite numbers, larger = more alike.
     """
 
@@ -81,8 +79,6 @@ class PairTask(_Pairwise):
     rate: the average precision of a model that knows nothing.
 
     Args:
-        name: unique name.
-        text1, text2: the pairs.
         labels: True = alike.
     """
 

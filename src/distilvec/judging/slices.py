@@ -32,8 +32,6 @@ class Slice:
     """One kind of items.
 
     Attributes:
-        name: which items these are.
-        items: how many.
         share: of all items, 0 to 1.
         neighbours: mean share of the teacher's nearest neighbours that the student finds for them, 0 to 1.
         low, high: its 95 % interval over the items.
@@ -53,13 +51,7 @@ class Slice:
 
 
 def slices(
-    masks: Mapping[str, Mask],
-    teacher_vectors: Array,
-    student_vectors: Array,
-    *,
-    neighbours: int = 10,
-    sample: int = 2_000,
-    seed: int = 0,
+    masks: Mapping[str, Mask], teacher_vectors: Array, student_vectors: Array, *, sample: int = 2_000, seed: int = 0
 ) -> list[Slice]:
     """Return how much of the teacher's neighbourhoods the student shares, by kind of item.
 
@@ -68,7 +60,6 @@ def slices(
     Args:
         masks: name -> bool [n]. Those with fewer than 20 items, or with fewer than 20 outside, are left out.
         teacher_vectors, student_vectors: [n, D], [n, d], in the same order.
-        neighbours: size of the neighbourhoods.
         sample: a seeded sample of so many items is looked at, the same as `agreement`'s.
 
     Returns:
@@ -77,7 +68,7 @@ def slices(
     Raises:
         DataError: different numbers of rows.
     """
-    shared = shared_neighbours(teacher_vectors, student_vectors, neighbours=neighbours, sample=sample, seed=seed)
+    shared = shared_neighbours(teacher_vectors, student_vectors, sample=sample, seed=seed)
     parts = {name: mask[shared.rows] for name, mask in masks.items()}
     parts = {name: mask for name, mask in parts.items() if FEWEST <= mask.sum() <= len(mask) - FEWEST}
     clear = NormalDist().inv_cdf(1 - 0.025 / max(len(parts), 1))
@@ -110,7 +101,6 @@ def item_masks(
     pieces and the quarter with the most. Of all items: each domain of the corpus.
 
     Args:
-        corpus: where the items are from.
         rows: int64 [n], the items.
         student_tokenizer, teacher_tokenizer: of transformers or `tokenizers`; None, or one that is written in Python,
             leaves out what needs it.
@@ -130,7 +120,9 @@ def item_masks(
         rarest = np.array([min((counts[index] for index in each.ids), default=RARE[0]) for each in cut])
         limit = next((each for each in RARE if (rarest < each).mean() <= 0.5), RARE[-1])
         masks[f"{RARE_PIECE} {limit} of {len(counted):,} training texts have"] = rarest < limit
-        masks |= _by_length(np.array([len(each.ids) for each in cut]))
+        lengths = np.array([len(each.ids) for each in cut])
+        low, high = np.quantile(lengths, [0.25, 0.75]).astype(int)
+        masks |= {f"of at most {low} pieces": lengths <= low, f"of {high} pieces and more": lengths >= high}
     if corpus.domains is not None and corpus.domain_names is not None:
         domains = corpus.domains[rows]
         largest = np.argsort(-np.bincount(domains, minlength=len(corpus.domain_names)), kind="stable")[:DOMAINS]
@@ -144,11 +136,6 @@ def reduced_backends(student_tokenizer: Any, teacher_tokenizer: Any) -> tuple[An
     if ours is None or theirs is None or not ours.get_vocab().keys() < theirs.get_vocab().keys():
         return None
     return ours, theirs
-
-
-def _by_length(lengths: Array) -> dict[str, Mask]:
-    low, high = np.quantile(lengths, [0.25, 0.75]).astype(int)
-    return {f"of at most {low} pieces": lengths <= low, f"of {high} pieces and more": lengths >= high}
 
 
 def _counts(backend: Any, texts: Sequence[str]) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from distilvec.corpus.tables import given_rows, is_dataset, is_table
-from distilvec.judging.perceptron_parts import Target
+from distilvec.judging.perceptron_fit import Target
 from distilvec.judging.retrieval import DEPTH
 
 Source = str | list[dict[str, Any]]
@@ -96,7 +96,6 @@ class TaskSpec(BaseModel):
     @field_validator("train", "validation", "test", "queries", "corpus", "qrels", mode="before")
     @classmethod
     def _rows_of_python(cls, source: Any) -> Any:
-        """A frame, an Arrow table or a data set as its rows."""
         if is_dataset(source) or is_table(source):
             return list(given_rows(source))
         if isinstance(source, Path):

@@ -13,7 +13,7 @@ import numpy as np
 from distilvec.errors import DistilvecError, nearest
 from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.judging.encoder import CachedEncoder
-from distilvec.judging.scores import SEARCHES, Score, can_be_kept, searches
+from distilvec.judging.scores import Score, can_be_kept, grouped
 from distilvec.judging.tasks import JudgingTask, check_tasks, unique
 from distilvec.progress import Ticker
 from distilvec.showing import Shown
@@ -71,7 +71,6 @@ class Judgement(Shown):
         """Sentences on where the student is not better than the untrained student or the free baseline.
 
         Args:
-            student: name of the judged model.
             references: names of the models it has to beat, on the average and on retrieval.
         """
         alarms = []
@@ -92,7 +91,6 @@ class Judgement(Shown):
         out of all models' scores, and a warning names it.
 
         Args:
-            tasks: the tasks that were judged on.
             texts: for example the training corpus; compared case-folded.
 
         Raises:
@@ -154,7 +152,6 @@ class Judgement(Shown):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Judgement:
-        """The inverse of `to_dict`."""
         scores = {
             model: {task: Score.from_dict(score) for task, score in by_task.items()}
             for model, by_task in data["scores"].items()
@@ -167,14 +164,7 @@ class Judgement(Shown):
         return self.scores[model]
 
     def _groups(self, model: str) -> dict[str, list[Score]]:
-        scores = list(self._of(model).values())
-        groups = {
-            "in": [s for s in scores if s.domain == "in" and s.kind not in SEARCHES],
-            "out": [s for s in scores if s.domain == "out" and s.kind not in SEARCHES],
-            "all": [s for s in scores if s.kind not in SEARCHES],
-            "retrieval": searches(scores),
-        }
-        return {name: group for name, group in groups.items() if group}
+        return grouped(self._of(model).values())
 
     def _chosen(self, model: str, group: str) -> list[Score]:
         groups, scores = self._groups(model), self._of(model)
@@ -237,7 +227,6 @@ def alarm(named: str, student: str, reference: str, gap: float, interval: tuple[
 
     Args:
         named: what on, as in "On the average".
-        student, reference: names of the two models.
         gap: how much better the student is, a fraction.
         interval: of the gap, where there is one.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,12 @@ class Table:
         """Tell whether the first row has the column."""
         return column in self.rows[0]
 
+    def take(self, rows: Iterable[int]) -> Table:
+        """The same with some of the rows, by position."""
+        chosen = list(rows)
+        return replace(self, rows=[self.rows[row] for row in chosen], lines=[self.lines[row] for row in chosen])
+
     def where(self, row: int, column: str) -> str:
-        """Place of one value, for messages."""
         return f"{self.source}, {self.unit} {self.lines[row]}, column {column}"
 
     def _column(self, column: str, convert: Callable[[Any], Any]) -> list[Any]:

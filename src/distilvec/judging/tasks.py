@@ -39,9 +39,9 @@ class JudgingTask(ABC):
             raise DistilvecError(f'domain is "in" or "out", not {domain!r}', where=f"task {name}")
         self.name, self.domain, self.seed = name, domain, seed
 
-    @abstractmethod
     def texts(self) -> list[str]:
         """All texts it will encode, distinct."""
+        return distinct(*self.test_items())
 
     @abstractmethod
     def score(self, encode: Encode) -> Score:
@@ -109,7 +109,6 @@ def sampled(texts: list[str], limit: int | None, generator: np.random.Generator)
 
 
 def settle_tasks(tasks: Sequence[JudgingTask], teacher: Encode) -> None:
-    """Tell all tasks the teacher's encoder."""
     for task in tasks:
         task.settle(teacher)
 

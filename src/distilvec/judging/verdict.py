@@ -13,8 +13,7 @@ from distilvec.evenly import evenly_spaced
 from distilvec.judging.agreement import agreement
 from distilvec.judging.collapse import collapse
 from distilvec.judging.encoder import CachedEncoder, RidgeMapped
-from distilvec.judging.hardest import HardItem, hardest
-from distilvec.judging.shared import SharedNeighbours, shared_neighbours
+from distilvec.judging.shared import HardItem, SharedNeighbours, hardest, shared_neighbours
 from distilvec.judging.speed import speed
 from distilvec.judging.suite import Judgement, alarm, judge
 from distilvec.judging.tasks import JudgingTask, settle_tasks
@@ -42,8 +41,6 @@ class Verdict:
         collapse: model -> signs of collapse on held-out texts.
         speed: model -> latency and throughput.
         vectors: model -> [n, width] of the held-out texts.
-        alarms: sentences.
-        seconds: all of it.
     """
 
     judged: Judgement | None = None
@@ -114,7 +111,7 @@ def judge_run(
     if len(texts) >= FEWEST:
         verdict.vectors = {name: encoders[name](texts) for name in (UNTRAINED, TRAINED) if name in encoders}
         if with_agreement and held_out.teacher is not None and held_out.vectors is not None:
-            _compare(verdict, encoders, held_out.teacher, held_out.vectors, held_out, alarms=not tasks)
+            _compare(verdict, encoders, held_out, alarms=not tasks)
         verdict.collapse = {name: collapse(vectors) for name, vectors in verdict.vectors.items()}
         verdict.alarms += verdict.collapse[TRAINED].pop("alarms", [])
     if with_agreement and not tasks and not verdict.agreement:
@@ -130,18 +127,11 @@ def judge_run(
     return verdict
 
 
-def _compare(
-    verdict: Verdict,
-    encoders: Mapping[str, Any],
-    teacher: str,
-    vectors: npt.NDArray[Any],
-    held_out: HeldOutTexts,
-    *,
-    alarms: bool,
-) -> None:
+def _compare(verdict: Verdict, encoders: Mapping[str, Any], held_out: HeldOutTexts, *, alarms: bool) -> None:
     """Compare all models with the teacher on the held-out texts; `alarms`: no task says better who is behind."""
-    trained = verdict.vectors[TRAINED]
-    verdict.vectors[teacher] = vectors
+    trained, vectors = verdict.vectors[TRAINED], held_out.vectors
+    assert held_out.teacher is not None and vectors is not None
+    verdict.vectors[held_out.teacher] = vectors
     verdict.agreement = agreement(vectors, trained, held_out.teacher_map, shared_space=held_out.shared_space)
     verdict.hardest = hardest(held_out.texts, vectors, trained)
     ours = {name: encoders[name](held_out.texts) for name in (UNTRAINED, FREE, TRAINED) if name in encoders}

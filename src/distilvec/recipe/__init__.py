@@ -2,11 +2,14 @@
 
 from distilvec.recipe.method_section import MethodEntry, MethodSection
 from distilvec.recipe.recipe import Recipe, given
-from distilvec.recipe.score_sections import CallScorerSection, MiningSection, ModelScorerSection, ScorerSection
 from distilvec.recipe.sections import (
+    CallScorerSection,
     CorpusSection,
     JudgingSection,
+    MiningSection,
+    ModelScorerSection,
     OptimizerSection,
+    ScorerSection,
     SharpnessSection,
 )
 from distilvec.recipe.student_sections import (

@@ -17,11 +17,9 @@ class Default:
     Attributes:
         kind: what the student is, as messages say it.
         lr: learning rate of the student and of the heads.
-        method: entries of the list.
         student: further keys of the student's section.
         batch_size: items a step.
         reads: texts read in training, repetitions counted, that a small corpus is repeated for.
-        least, most: epochs.
         evidence: page or results of the experiment behind the row.
     """
 
@@ -48,66 +46,24 @@ class Default:
 EVIDENCE = "experiments/results/defaults"
 _COSINE: list[dict[str, Any]] = [{"name": "cosine"}]
 _STATES: list[dict[str, Any]] = [{"name": "cosine", "map": False}, {"name": "token_states"}]
-_SAME_SPACE = {"space": "teacher", "dropout": 0.0}
+_SAME_SPACE = {"space": "teacher"}
+_CUT = {**_SAME_SPACE, "dropout": 0.0}
 #: Kind of student -> its settings.
 DEFAULTS = {
-    "cut": Default(
-        "cut out of the teacher",
-        lr=1e-3,
-        method=_STATES,
-        student=_SAME_SPACE,
-        evidence=EVIDENCE,
-    ),
-    "wide": Default(
-        "cut out of a teacher whose table keeps its width",
-        lr=3e-4,
-        method=_STATES,
-        student=_SAME_SPACE,
-        evidence=EVIDENCE,
-    ),
-    "embedder": Default(
-        "an embedder already",
-        lr=1e-4,
-        method=_COSINE,
-        student={"space": "teacher"},
-        evidence=EVIDENCE,
-    ),
-    "words": Default(
-        "a pretrained model that is no embedder yet",
-        lr=1e-4,
-        method=_COSINE,
-        student={"space": "teacher"},
-        evidence=EVIDENCE,
-    ),
-    "fresh": Default(
-        "a student with random weights",
-        lr=1e-3,
-        method=_COSINE,
-        student={"space": "teacher"},
-        reads=60_000,
-        evidence=EVIDENCE,
-    ),
-    "static": Default(
-        "a table of word vectors",
-        lr=3e-3,
-        method=_COSINE,
-        student={"space": "teacher"},
-        evidence="docs/static.md",
-    ),
+    "cut": Default("cut out of the teacher", 1e-3, _STATES, EVIDENCE, _CUT),
+    "wide": Default("cut out of a teacher whose table keeps its width", 3e-4, _STATES, EVIDENCE, _CUT),
+    "embedder": Default("an embedder already", 1e-4, _COSINE, EVIDENCE, _SAME_SPACE),
+    "words": Default("a pretrained model that is no embedder yet", 1e-4, _COSINE, EVIDENCE, _SAME_SPACE),
+    "fresh": Default("a student with random weights", 1e-3, _COSINE, EVIDENCE, _SAME_SPACE, reads=60_000),
+    "static": Default("a table of word vectors", 3e-3, _COSINE, "docs/static.md", _SAME_SPACE),
     "network": Default(
         "a network of images or molecules with random weights",
-        lr=1e-3,
-        method=[{"name": "gaussian"}],
+        1e-3,
+        [{"name": "gaussian"}],
+        "docs/images.md",
         batch_size=128,
         reads=200_000,
         least=5,
-        evidence="docs/images.md",
     ),
-    "writer": Default(
-        "a language model",
-        lr=1e-4,
-        method=[{"name": "mined"}],
-        batch_size=16,
-        evidence="docs/writing.md",
-    ),
+    "writer": Default("a language model", 1e-4, [{"name": "mined"}], "docs/writing.md", batch_size=16),
 }

@@ -112,11 +112,7 @@ def corpus_section(corpus: Any, given: Path, name: str = "corpus.jsonl") -> dict
 
 
 def _need_columns(wanted: Sequence[str], source: Any) -> None:
-    """Refuse a frame or data set without the columns of the texts, here, where it can be said how to name them.
-
-    Raises:
-        DataError: it has other columns.
-    """
+    """Refuse a frame or data set without the columns of the texts, here, where it can be said how to name them."""
     named = getattr(source, "column_names", None) or getattr(source, "columns", None)
     names = [name for name in named if isinstance(name, str)] if isinstance(named, Iterable) else []
     missing = [name for name in wanted if name not in names]

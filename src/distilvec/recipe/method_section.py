@@ -17,8 +17,6 @@ _EARLIER = ("matryoshka", "token_states", "beside")
 
 
 class MethodEntry(BaseModel):
-    """A method, its weight and its options."""
-
     model_config = ConfigDict(extra="allow")
     name: str = Field(
         AUTO,
@@ -62,7 +60,6 @@ class MethodSection(RootModel[list[MethodEntry]]):
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """Keys and values of each entry."""
         return [entry.written() for entry in self.root]
 
     @property

@@ -18,20 +18,18 @@ from distilvec.files import home, read_small
 from distilvec.kinds.base import Kind, find_kind
 from distilvec.recipe.method_section import MethodEntry, MethodSection
 from distilvec.recipe.places import find_files, is_url
-from distilvec.recipe.score_sections import AnyScorer, MiningSection
 from distilvec.recipe.sections import (
+    AnyScorer,
     AnyTeacher,
     CorpusSection,
     JudgingSection,
+    MiningSection,
     OptimizerSection,
     given,
 )
-from distilvec.recipe.student_sections import (
-    StudentSection,
-)
+from distilvec.recipe.student_sections import StudentSection
 from distilvec.recipe.training_section import TrainingSection, check_together
-from distilvec.tasks.fitting import check_writing
-from distilvec.tasks.section import TaskSection
+from distilvec.tasks.section import TaskSection, check_writing
 from distilvec.teachers.sections import models_of
 from distilvec.validation import Section, refusal
 
@@ -199,27 +197,29 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             recipe = cls.model_validate(data)
         except ValidationError as error:
             raise refusal(error, cls, where, lines, whole="recipe") from error
-        method = recipe.build_method(where, lines or {})
-        recipe._check_training(where, lines or {})
-        if method is not None:
-            recipe._check_items(method, where, lines or {})
-            recipe._settle_space(method, where, lines or {})
+        try:
+            method = None if recipe.method.is_open else recipe.method.build()
+            check_together(recipe.training, recipe.optimizer)  # now, not after hours of teaching
+            if method is not None:
+                recipe._check_items(method)
+                recipe._settle_space(method)
+        except DistilvecError as error:
+            raise _located(error, where, lines or {}) from error
         return recipe
 
-    def _check_items(self, method: Any, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
+    def _check_items(self, method: Any) -> None:
         """Refuse single texts for a method that trains on pairs."""
         if self.corpus is None or not method.trains_on_pairs:
             return
         if isinstance(self.corpus.text, list) and not self.task:
             return
-        line = lines.get(("corpus", "text"), lines.get(("corpus",)))
         raise DistilvecError(
             f'method "{self.method.name}" trains on pairs or triplets of texts, without a task',
-            where=", ".join(part for part in (where, f"line {line}" if line else None, "corpus.text") if part),
+            where="corpus.text",
             remedy="Name the columns of anchor and positive (and negatives): text: [anchor, positive].",
         )
 
-    def _settle_space(self, method: Any, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
+    def _settle_space(self, method: Any) -> None:
         """Fill in the space that the method implies; refuse the teacher's where no map leads there."""
         if self.student is None:
             return
@@ -230,11 +230,10 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             self.student.space = "own" if own else method.implied_space
         if self.student.space != "teacher":
             return
-        self._check_router(where, lines)
+        self._check_router()
         if self.teachers and not several and method.has_map and not method.prefixes:
             return
-        line = lines.get(("student", "space"), lines.get(("student",)))
-        place = ", ".join(part for part in (where, f"line {line}" if line else None, "student.space") if part)
+        place = "student.space"
         if not self.teachers:
             raise DistilvecError(
                 "there is no teacher whose space it could live in", where=place, remedy="Use space: own, or add one."
@@ -258,45 +257,18 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas, distilcse).",
         )
 
-    def _check_router(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
+    def _check_router(self) -> None:
         """Refuse a router whose side of the documents could not be saved."""
         if self.student is None or not self.student.router:
             return
         models = list(models_of(self.teachers).values())
         if len(self.teachers) == 1 and models and models[0].causal is not False:
             return
-        line = lines.get(("student", "router"), lines.get(("student",)))
         raise DistilvecError(
             "a router holds the student and its one teacher, a model that plain sentence-transformers opens",
-            where=", ".join(part for part in (where, f"line {line}" if line else None, "student.router") if part),
+            where="student.router",
             remedy="Leave it out: documents go to the teacher as they do now, queries to the student.",
         )
-
-    def _check_training(self, where: str | None, lines: dict[tuple[Any, ...], int]) -> None:
-        """Refuse training keys now, not after hours of teaching."""
-        try:
-            check_together(self.training, self.optimizer)
-        except DistilvecError as error:
-            line = lines.get(tuple((error.where or "").split(".")))
-            place = ", ".join(part for part in (where, f"line {line}" if line else None, error.where) if part)
-            raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
-
-    def build_method(self, where: str | None = None, lines: dict[tuple[Any, ...], int] | None = None) -> Any:
-        """The method that it names, without heads yet; None where the student's kind is to choose it.
-
-        Raises:
-            DistilvecError: an unknown method or option, or a value out of range.
-        """
-        if self.method.is_open:
-            return None
-        try:
-            return self.method.build()
-        except DistilvecError as error:
-            path = tuple(int(part) if part.isdecimal() else part for part in (error.where or "").split("."))
-            known = (path[:end] for end in range(len(path), 0, -1) if lines and path[:end] in lines)
-            line = (lines or {}).get(next(known, ()))
-            place = f"{where}, line {line}, {error.where}" if where and line else error.where
-            raise DistilvecError(error.what, where=place, remedy=error.remedy) from error
 
     def to_yaml(self) -> str:
         """The resolved recipe; loading it again gives the same recipe.
@@ -322,6 +294,14 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         return plain_yaml.write(content)
 
 
+def _located(error: DistilvecError, where: str | None, lines: dict[tuple[Any, ...], int]) -> DistilvecError:
+    """An error about a key with the file and the line before it: the key's own, or that of the section around it."""
+    path = tuple(int(part) if part.isdecimal() else part for part in (error.where or "").split("."))
+    line = next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)
+    place = ", ".join(part for part in (where, f"line {line}" if line else None, error.where) if part)
+    return type(error)(error.what, where=place or None, remedy=error.remedy)
+
+
 def _blame(error: DistilvecError, changes: list[str]) -> None:
     """Raise an error that is about a changed key, or a section that a change made, as one of `--set`.
 
@@ -343,21 +323,15 @@ def _apply(data: dict[str, Any], change: str) -> None:
     target: Any = data
     *parents, last = name.split(".")
     for key in parents:
-        if isinstance(target, list):
-            target = target[_index(key, target, name)]
-            _check_section(target, key, name)
-            continue
-        if target.get(key) is None:
+        place = _place(key, target, name)
+        if isinstance(target, dict) and target.get(key) is None:
             target[key] = {}
         elif target is data and key == "student" and target[key] == "auto":  # the one section with a short form
             target[key] = {"auto": {}}
-        target = target[key]
-        _check_section(target, key, name)
-    parsed = _value(name, value)
-    if isinstance(target, list):
-        target[_index(last, target, name)] = parsed
-    else:
-        target[last] = parsed
+        target = target[place]
+        if not isinstance(target, dict | list):
+            raise DistilvecError(f'"{key}" in "{name}" holds a value, not a section', where="--set")
+    target[_place(last, target, name)] = _value(name, value)
 
 
 def _value(name: str, text: str) -> Any:
@@ -377,12 +351,10 @@ def _value(name: str, text: str) -> Any:
     return text.strip() if isinstance(parsed, str) and text.strip().startswith(parsed) else parsed
 
 
-def _check_section(target: Any, key: str, name: str) -> None:
-    if not isinstance(target, dict | list):
-        raise DistilvecError(f'"{key}" in "{name}" holds a value, not a section', where="--set")
-
-
-def _index(key: str, target: list[Any], name: str) -> int:
+def _place(key: str, target: Any, name: str) -> str | int:
+    """The key of a section, or the number of an entry of a list."""
+    if not isinstance(target, list):
+        return key
     if not key.isdecimal() or len(key) > 9 or int(key) >= len(target):
         raise DistilvecError(f'"{name}": {key} is not an index below {len(target)}', where="--set")
     return int(key)

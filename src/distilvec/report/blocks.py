@@ -110,9 +110,10 @@ def table(header: Sequence[str], rows: Iterable[Iterable[str | Cell]], *notes: s
     return Table(Grid(list(header), cells, list(notes)), **options)
 
 
-def facts(*lines: tuple[str | None, ...]) -> Table:
-    """Names, values and perhaps what they mean; lines without a value are left out."""
-    rows = [[each or "" for each in line] for line in lines if line[1]]
+def facts(*lines: tuple[str | int | None, ...]) -> Table:
+    """Names, values (counts with their thousands separated) and perhaps what they mean; without a value no line."""
+    named = [line for line in lines if line[1] is not None and line[1] != ""]
+    rows = [[f"{each:,}" if isinstance(each, int) else each or "" for each in line] for line in named]
     return table((), rows, kind="facts explained" if rows and len(rows[0]) > 2 else "facts")
 
 

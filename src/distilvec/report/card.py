@@ -43,7 +43,6 @@ def model_card(record: Record) -> str:
 
 
 def _numbers(record: Record, lineage: Lineage) -> list[Block]:
-    """Scores, models, training data and versions."""
     blocks: list[Block] = []
     scores, writing, corpus = record.find(Scores), record["writing"], record.find(CorpusFacts)
     if scores is not None and scores.models:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from distilvec.errors import DistilvecError, nearest
-from distilvec.judging.bootstrap import Difference, paired_bootstrap
+from distilvec.errors import DistilvecError
+from distilvec.judging.bootstrap import paired_bootstrap
+from distilvec.judging.scores import grouped
 from distilvec.report.grid import Cell, Grid
 from distilvec.report.ranks import Ranking, make_ranking
 from distilvec.report.rows import (
@@ -22,7 +23,6 @@ from distilvec.report.rows import (
     ModelRow,
     ScoreDifference,
     entry_of,
-    grouped,
     is_its_own_answer,
     shown_groups,
 )
@@ -104,15 +104,12 @@ class CompareTable:
         return out.getvalue()
 
     def markdown(self) -> str:
-        """A pipe table with the statements below."""
         return self.grid().markdown()
 
     def table(self) -> str:
-        """Plain text: what `distilvec compare` prints."""
         return self.grid().text()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
         values: dict[str, Any] = TypeAdapter(CompareTable).dump_python(self, mode="json")
         return values
 
@@ -133,19 +130,13 @@ def compare_table(
     """Compare methods that were trained on the same data with the same steps and seeds.
 
     Args:
-        results: method -> for every seed, task -> score. All methods have the same tasks.
-        reference: the method that the others are compared with.
+        results: method -> for every seed (at least one), task -> score. All methods have the same tasks.
+        reference: one of them, that the others are compared with.
         beside: rows that do not compete, as the teacher: they have no rank.
 
     Raises:
-        DistilvecError: no results, an unknown reference, or methods with different tasks.
+        DistilvecError: methods with different tasks.
     """
-    if not results or not all(results.values()):
-        empty = [name for name, seeds in results.items() if not seeds]
-        what = f"there is nothing to compare: no seed of {', '.join(empty) or 'any method'}"
-        raise DistilvecError(what, remedy="Give at least one seed for every method.")
-    if reference not in results:
-        raise DistilvecError(f'no method "{reference}" is among the results', remedy=nearest(reference, results))
     tasks = list(results[reference][0])
     for method, seeds in results.items():
         for scores in seeds:
@@ -212,16 +203,13 @@ def _differences(
             else:
                 sides = ((1, own), (-1, other))
                 runs = [[sign * mean(seed[task].value for task in tasks) for seed in side] for sign, side in sides]
-            gap: Difference = paired_bootstrap([a for a, _ in scores], [b for _, b in scores], runs=runs)
-            low, high = gap.interval
-            differences[name] = ScoreDifference(a=method, b=reference, group=name, value=gap.value, low=low, high=high)
+            gap = paired_bootstrap([a for a, _ in scores], [b for _, b in scores], runs=runs)
+            differences[name] = ScoreDifference.of(method, reference, name, gap)
     return differences
 
 
 def _members(scores: Mapping[str, Score], group: str) -> list[str]:
-    """Names of the tasks in a group."""
-    entries = {task: entry_of(score) for task, score in scores.items()}
-    return [task for task, entry in entries.items() if group in grouped({task: entry})]
+    return [task for task, score in scores.items() if group in grouped([score])]
 
 
 def _cell(entry: Entry | None) -> Cell:

@@ -11,7 +11,6 @@ import yaml
 
 from distilvec.kinds.base import find_kind
 from distilvec.report.record import Record
-from distilvec.report.rows import ScoreEntry
 from distilvec.report.sections.corpus import CorpusFacts
 from distilvec.report.sections.lineage import Lineage
 from distilvec.report.sections.scores import Scores
@@ -79,7 +78,12 @@ def evaluations(scores: Scores) -> list[Any]:
     from huggingface_hub import EvalResult
 
     row = scores.model("student")
-    chosen = {name: score for name, score in (row.scores if row is not None else {}).items() if _is_comparable(score)}
+    # A teacher is perfect by its own search: the nDCG of other models on the hub is of another kind.
+    chosen = {
+        name: score
+        for name, score in (row.scores if row is not None else {}).items()
+        if score.metric and math.isfinite(score.value) and score.kind != "neighbours"
+    }
     types = _own_types([name for name, score in chosen.items() if not score.dataset])
     return [
         EvalResult(
@@ -104,11 +108,6 @@ def _own_types(names: Sequence[str]) -> dict[str, str]:
             number += 1
         types[name] = new
     return types
-
-
-def _is_comparable(score: ScoreEntry) -> bool:
-    # A teacher is perfect by its own search: the nDCG of other models on the hub is of another kind.
-    return bool(score.metric) and math.isfinite(score.value) and score.kind != "neighbours"
 
 
 def _licence(lineage: Lineage) -> dict[str, str]:

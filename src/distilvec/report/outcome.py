@@ -83,7 +83,6 @@ class Outcome:
 
     @property
     def items(self) -> str:
-        """The report's word for what the corpus holds."""
         return self.corpus.kind.noun
 
     @property
@@ -99,7 +98,6 @@ class Outcome:
         return self.taught[0] if self.taught else None
 
     def texts(self) -> Sequence[str]:
-        """The held-out items."""
         return self.corpus.texts(self.held_out)
 
     def vectors(self, model: str | None) -> np.ndarray | None:
@@ -109,10 +107,8 @@ class Outcome:
 
     @property
     def teacher_names(self) -> list[str]:
-        """The names of all teachers."""
         return [each.teacher.card.name for each in self.taught]
 
     @property
     def teacher_name(self) -> str | None:
-        """The name of the first teacher."""
         return None if self.first is None else self.first.teacher.card.name

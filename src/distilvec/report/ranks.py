@@ -32,7 +32,6 @@ class Ranking:
 
     Attributes:
         average: model -> average rank, 1 = best.
-        tasks: how many.
         chance: probability of ranks like these if all models were alike (Friedman's test).
         critical: average ranks nearer to each other are not told apart at 5 % (Nemenyi's critical difference).
     """
@@ -67,12 +66,10 @@ def ranks(scores: Scores, tasks: Sequence[str]) -> npt.NDArray[np.float64]:
     return np.asarray(stats.rankdata(-table.reshape(len(tasks), len(scores)), axis=1))
 
 
-def friedman(found: npt.NDArray[np.float64]) -> float | None:
-    """Probability of such ranks [tasks, models] if all models were alike; None below three models or two tasks."""
+def friedman(found: npt.NDArray[np.float64]) -> float:
+    """Probability of such ranks [tasks, models], of at least three models, if all were alike."""
     from scipy import stats
 
-    if found.shape[1] < 3 or found.shape[0] < 2:
-        return None
     if not np.ptp(found):
         return 1.0  # all ranks are shared, where the statistic is 0 / 0
     return float(stats.friedmanchisquare(*found.T).pvalue)
@@ -93,7 +90,7 @@ def make_ranking(scores: Scores) -> Ranking | None:
         return None
     ranked = ranks(scores, tasks)
     average = dict(zip(scores, map(float, ranked.mean(axis=0)), strict=True))
-    return Ranking(average, len(tasks), friedman(ranked) or 0.0, critical_difference(len(scores), len(tasks)))
+    return Ranking(average, len(tasks), friedman(ranked), critical_difference(len(scores), len(tasks)))
 
 
 def ranks_figure(ranking: Ranking) -> Figure:

@@ -66,7 +66,6 @@ class Record(Part):
 
     @property
     def items(self) -> str:
-        """The word for the corpus' items: texts, images or molecules."""
         return next((data.items for data in self.sections.values()), "texts")
 
     def chapters(self) -> list[Chapter]:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from distilvec.judging.scores import SEARCHES, searches
+from distilvec.judging.scores import grouped
 from distilvec.report.data import Part
 from distilvec.report.grid import Cell
 from distilvec.words import ABSENT, comparison, milliseconds, points
 
 if TYPE_CHECKING:
-    from distilvec.judging import Score
+    from distilvec.judging import Difference, Score
 
 #: Averages in the order they are shown. Retrieval is never mixed into the others.
 GROUPS = ("in", "out", "all", "retrieval")
@@ -66,7 +66,6 @@ class ScoreEntry(Part):
 
     @property
     def metric_name(self) -> str:
-        """The metric as it is printed."""
         return METRIC_NAMES.get(self.metric, self.metric)
 
 
@@ -75,7 +74,6 @@ class ModelRow(Part):
 
     Attributes:
         role: what the model is in this run; "other" for any other model.
-        scores: task -> score.
         averages: group of tasks (`GROUPS`) -> mean, made from the scores if it is not given; and `NEIGHBOURS`.
         size_bytes: size of the folder on disk.
         texts_per_second, latency_p50_ms, latency_p95_ms: measured on the record's machine; latency is of one text.
@@ -93,7 +91,7 @@ class ModelRow(Part):
 
     @model_validator(mode="after")
     def _fill_averages(self) -> ModelRow:
-        made = {name: average(scores) for name, scores in grouped(self.scores).items()}
+        made = {name: average(scores) for name, scores in grouped(self.scores.values()).items()}
         self.__dict__["averages"] = {**made, **self.averages}
         return self
 
@@ -116,9 +114,13 @@ class ScoreDifference(Part):
     low: float
     high: float
 
+    @classmethod
+    def of(cls, a: str, b: str, group: str, gap: Difference) -> ScoreDifference:
+        """A difference of `judging` as the record keeps it."""
+        return cls(a=a, b=b, group=group, value=gap.value, low=gap.interval[0], high=gap.interval[1])
+
     @property
     def verdict(self) -> Literal["better", "worse", "open"]:
-        """Better or worse only if the interval leaves out zero."""
         return "better" if self.low > 0 else "worse" if self.high < 0 else "open"
 
     def statement(self) -> str:
@@ -126,18 +128,6 @@ class ScoreDifference(Part):
         average_of = {"in": "the in-domain average", "out": "the out-of-domain average", "all": "the average"}
         where = (average_of | {NEIGHBOURS: "the teacher's nearest neighbours"}).get(self.group, self.group)
         return comparison(where, self.a, self.b, self.value, (self.low, self.high))
-
-
-def grouped(scores: Mapping[str, ScoreEntry]) -> dict[str, list[ScoreEntry]]:
-    """Sort scores into groups, without empty groups. Searches are in no other group than retrieval."""
-    rest = [score for score in scores.values() if score.kind not in SEARCHES]
-    groups = {
-        "in": [score for score in rest if score.domain == "in"],
-        "out": [score for score in rest if score.domain == "out"],
-        "all": rest,
-        "retrieval": searches(scores.values()),
-    }
-    return {name: members for name, members in groups.items() if members}
 
 
 def average(scores: Iterable[ScoreEntry]) -> ScoreEntry:
@@ -177,7 +167,7 @@ def shown_groups(models: Sequence[ModelRow]) -> list[str]:
 
 def is_its_own_answer(scores: Mapping[str, ScoreEntry], group: str) -> bool:
     """Tell whether a model has 100 on a group by definition, because its own search says which answers are right."""
-    members = grouped(scores).get(group, [])
+    members = grouped(scores.values()).get(group, [])
     return bool(members) and all(each.kind == "neighbours" and each.value > 1 - 1e-9 for each in members)
 
 

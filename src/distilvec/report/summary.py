@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from distilvec.judging.scores import grouped
 from distilvec.report.blocks import Block, Text, Tiles, Warnings
 from distilvec.report.record import Record
-from distilvec.report.rows import GROUP_NAMES, NEIGHBOURS, ModelRow, grouped, span
+from distilvec.report.rows import GROUP_NAMES, NEIGHBOURS, ModelRow, span
 from distilvec.report.sections.agreement import by_chance
 from distilvec.report.sections.scores import Scores
 from distilvec.words import millions, number, percent, points, size
@@ -50,7 +51,7 @@ def _quality(scores: Scores, student: ModelRow, teacher: ModelRow | None) -> str
     own, kept = student.averages[group], scores.retention(student, group)
     name = f"{GROUP_NAMES[group]} score"
     if group == "all":
-        count = len(grouped(student.scores).get("all", []))
+        count = len(grouped(student.scores.values()).get("all", []))
         name = f"average over {count} tasks" if count > 1 else "score" if count == 1 else "average"
     interval = f"95 % interval {span(own)}" if span(own) else ""
     if group == NEIGHBOURS:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from distilvec.judging.speed import machine_of
 from distilvec.modules.blocks import find_transformer
 from distilvec.report.data import Part
 
@@ -33,7 +33,6 @@ class Machine(Part):
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
     versions = {"python": platform.python_version()}
     for name in ("distilvec", *LIBRARIES):
         try:
@@ -52,17 +51,12 @@ def git_state() -> str | None:
         return None
 
 
-def machine(device: str) -> Machine:
-    """Return what times were measured on."""
-    import torch
-
-    name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Machine(device=device, name=name, cores=cores, threads=torch.get_num_threads(), system=platform.system())
+def machine(model: Any) -> Machine:
+    found = machine_of(model)
+    return Machine(name=found.pop("machine"), system=platform.system(), **found)
 
 
 def folder_bytes(folder: Path) -> int:
-    """Size of a folder's files."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 from distilvec.files import temporary, writing
 from distilvec.folders import publish
+from distilvec.report.plots import save_figures
 from distilvec.report.record import Record
+from distilvec.report.render.markdown import render_markdown
+from distilvec.report.render.page import draw_figures, render_html
 
 
 def write_report(record: Record, folder: str | Path) -> Path:
@@ -22,10 +25,6 @@ def write_report(record: Record, folder: str | Path) -> Path:
     Raises:
         EnvironmentProblem: the folder cannot be written.
     """
-    from distilvec.report.plots import save_figures
-    from distilvec.report.render.markdown import render_markdown
-    from distilvec.report.render.page import draw_figures, render_html
-
     out = Path(folder)
     with writing("report", out):
         out.mkdir(parents=True, exist_ok=True)

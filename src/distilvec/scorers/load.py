@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distilvec.recipe.score_sections import (
+from distilvec.recipe.sections import (
     SCORERS,
     CallScorerSection,
     ModelScorerSection,

@@ -11,16 +11,13 @@ from distilvec.modules.kernel_head import has_kernels
 from distilvec.modules.opening import locate
 from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.students import load_student
-from distilvec.students.explain import ExplainingStudent
+from distilvec.students.explain import ExplainingStudent, with_kernels
 from distilvec.tasks.examples import Input
+from distilvec.tasks.predictor import Predictor
 
 
 class AnsweringStudent(SentenceTransformer):
-    """A `SentenceTransformer` with the task head beside it; what `distilvec.load` gives for such a folder.
-
-    Attributes:
-        head: the task's.
-    """
+    """A `SentenceTransformer` with the task head beside it; what `distilvec.load` gives for such a folder."""
 
     head: TaskHead
 
@@ -36,8 +33,6 @@ class AnsweringStudent(SentenceTransformer):
             DistilvecError: texts where pairs are needed, or the reverse.
             DataError: the head reads vectors of another width.
         """
-        from distilvec.tasks.predictor import Predictor
-
         return Predictor(self, self.head.to(self.device)).predict(inputs)
 
 
@@ -59,8 +54,6 @@ def finished_student(model: str | Path, *, trust_remote_code: bool = False) -> S
     folder = locate(model, trust_remote_code)
     student = load_student(str(model), trust_remote_code=trust_remote_code)
     if has_kernels(folder):
-        from distilvec.students.explain import with_kernels
-
         student = with_kernels(student, folder)
     return with_head(student, folder) if has_head(folder) else student
 

@@ -1,4 +1,4 @@
-"""Classification of texts."""
+"""Classification of texts, and of pairs of texts: paraphrase, entailment."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ class Classification(Task):
     """Cross-entropy over C classes.
 
     Args:
-        head: a classifier.
-        alpha: weight of the task in [0, 1].
         values: the labels of a corpus that are whole numbers, ascending, one per class; None where they are class
             codes already.
     """
@@ -35,7 +33,6 @@ class Classification(Task):
         self.register_buffer("values", table, persistent=False)
 
     def codes(self, labels: Tensor) -> Tensor:
-        """Labels [B] as the corpus has them -> class codes int64 [B]."""
         if self.values is None:
             return labels.long()
         return torch.searchsorted(self.values.to(labels.device), labels.long())
@@ -45,5 +42,14 @@ class Classification(Task):
         return torch.nn.functional.cross_entropy(logits.movedim(-1, 1), codes, reduction="none")
 
     def metrics(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        """Accuracy, macro precision, recall and F1."""
         return classification_scores(labels, logits.argmax(-1))
+
+
+class PairClassification(Classification):
+    """Cross-entropy over C classes of a pair.
+
+    The pair is one input (joint: both texts with the tokenizer's own separator) or two vectors u and v, classified
+    from [u, v, |u - v|, u * v] (separate).
+    """
+
+    kind: ClassVar[str] = "pairs"

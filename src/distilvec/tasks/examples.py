@@ -18,6 +18,8 @@ from distilvec.tasks.labels import encode_labels
 
 _LOG = logging.getLogger(__name__)
 Input = str | tuple[str, str]
+#: Characters of a text; longer ones are left out.
+_LONGEST = 100_000
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,6 @@ class Examples:
     Attributes:
         inputs: n texts, or n pairs of texts.
         labels: as read, class names or numbers.
-        source: the file, for messages.
         left_out: reason -> rows that cannot be used.
     """
 
@@ -67,14 +68,13 @@ class Examples:
         return scores
 
 
-def read_examples(source: Any, text: str | Sequence[str], label: str, *, max_characters: int = 100_000) -> Examples:
+def read_examples(source: Any, text: str | Sequence[str], label: str) -> Examples:
     """Read labelled texts, or pairs where two text columns are named; repeated rows are kept.
 
     Args:
         source: whatever `read_corpus` takes.
         text: the text column, or the two of a pair.
         label: column with class names or numbers.
-        max_characters: longer texts are left out.
 
     Raises:
         DistilvecError: more than two text columns.
@@ -84,11 +84,11 @@ def read_examples(source: Any, text: str | Sequence[str], label: str, *, max_cha
     if len(columns) not in (1, 2):
         raise DistilvecError(f"an item has one or two texts, not {len(columns)}", where="text")
     origin = find_source(source)
-    wanted = ColumnNames(columns, label=label, max_characters=max_characters)
+    wanted = ColumnNames(columns, label=label, max_characters=_LONGEST)
     inputs: list[Input] = []
     labels: list[str | float] = []
     left_out: Counter[str] = Counter()
-    for row in origin.rows(wanted.columns, max_characters):
+    for row in origin.rows(wanted.columns, _LONGEST):
         try:
             item = check(row, wanted)
             if item.label is None or len(item.texts) != len(columns):

@@ -16,9 +16,6 @@ class Generation(Task):
     """Cross-entropy of the answer's tokens and of its end, given the prompt; the student's own head predicts them.
 
     Every token counts the same, so that an item weighs as much as its answer is long.
-
-    Args:
-        alpha: weight of the task in [0, 1].
     """
 
     kind: ClassVar[str] = "generation"

@@ -27,7 +27,6 @@ def encode_labels(labels: Sequence[str | float], names: Sequence[str], where: st
     Args:
         labels: n labels, as read.
         names: of the classes. A number that is spelt otherwise, as "1.0" for 1, is found too.
-        where: the file, for messages.
 
     Raises:
         DataError: a label that is none of the classes.

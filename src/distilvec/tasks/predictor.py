@@ -28,7 +28,6 @@ class Predictor:
 
     Args:
         model: gives sentence vectors; its default prompt applies.
-        head: what is made of them.
         batch_size: texts per forward pass.
         prompt: before every text, in place of the model's default.
 

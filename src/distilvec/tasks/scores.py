@@ -48,7 +48,6 @@ def regression_scores(truth: np.ndarray, predicted: np.ndarray) -> dict[str, flo
 
 
 def metric_names(kind: str) -> list[str]:
-    """Return what is measured of a task of this kind."""
     scores = regression_scores if kind == "similarity" else classification_scores
     return list(scores(np.arange(2), np.arange(2)))
 

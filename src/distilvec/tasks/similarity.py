@@ -28,5 +28,4 @@ class SimilarityRegression(Task):
         return (logits[..., 0] - target).square()
 
     def metrics(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        """Spearman's and Pearson's correlation."""
         return regression_scores(labels, logits[..., 0])

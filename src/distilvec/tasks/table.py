@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distilvec.errors import DataError, DistilvecError, nearest
-from distilvec.modules.task_head import Encoding
+from distilvec.errors import DataError, DistilvecError
+from distilvec.modules.task_head import Encoding, TaskHead
 from distilvec.tasks.base import Task
-from distilvec.tasks.classification import Classification
+from distilvec.tasks.classification import Classification, PairClassification
 from distilvec.tasks.generation import Generation
-from distilvec.tasks.pairs import PairClassification
 from distilvec.tasks.section import TaskSection
 from distilvec.tasks.similarity import SimilarityRegression
 
@@ -20,24 +19,12 @@ TABLE: dict[str, type[Task]] = {
 }
 
 
-def resolve(kind: str) -> type[Task]:
-    """The class of a task.
-
-    Raises:
-        DistilvecError: there is no task of this kind; the nearest is named.
-    """
-    if kind not in TABLE:
-        raise DistilvecError(f'there is no task "{kind}"', where="task.kind", remedy=nearest(kind, TABLE))
-    return TABLE[kind]
-
-
 def build_task(
     section: TaskSection, width: int, labels: np.ndarray | None, label_names: Sequence[str] | None = None
 ) -> Task:
     """The task of a recipe, with a fresh head for a student of this width.
 
     Args:
-        section: of the recipe.
         width: d of the student's sentence vectors.
         labels: [n], all labels of the corpus: class codes, whole numbers or scores; None where it has none.
         label_names: of the class codes; None where labels are numbers.
@@ -62,10 +49,8 @@ def _task(section: TaskSection, width: int, labels: np.ndarray | None, label_nam
             only = str(labels[0]) if label_names is None else f'"{label_names[int(labels[0])]}"'
             what = f"all {len(labels)} labels are {only}"
         raise DataError(f"{what}, so there is nothing to learn", where="task.label")
-    cls = resolve(section.kind)
+    cls = TABLE[section.kind]
     encoding: Encoding = section.encoding or "single"
-    from distilvec.modules.task_head import TaskHead
-
     if issubclass(cls, Classification):
         if labels.dtype.kind == "f" and (labels != np.round(labels)).any():
             raise DistilvecError(

@@ -25,7 +25,7 @@ from distilvec.flow.settle import settle
 from distilvec.flow.teach import Taught
 from distilvec.judging import speed
 from distilvec.judging.speed import machine_of
-from distilvec.recipe import Recipe, given
+from distilvec.recipe import Recipe
 from distilvec.store.layout import DTYPES, KEY_BYTES
 from distilvec.students import describe_student
 from distilvec.training.checks import companions_of
@@ -145,7 +145,7 @@ def _training_rate(
         prepared = settle(apart, whole, teachers, make_start(apart, whole, teachers), [])
         student = prepared.start.open()
     items = len(rows_with_companions(sample, sample.train_rows, companions_of(prepared.needs, None, sample))[0])
-    batch = min(given(recipe.training.batch_size, "training.batch_size"), items)
+    batch = min(recipe.training.batch, items)
     one = {"max_steps": PROBE_STEPS, "batch_size": batch, "gradient_accumulation_steps": 1}
     training = recipe.training.model_dump() | one
     fitted = short_training(student, method, sample, taught, training, recipe.optimizer)

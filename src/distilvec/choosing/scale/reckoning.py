@@ -85,16 +85,13 @@ class Rates:
     """Rates and sizes measured on this machine.
 
     Attributes:
-        machine: in words.
         teaching: texts per second, all teachers one after the other.
         training: texts per second; None where the recipe names no student.
         text_bytes, token_bytes: mean of a text in UTF-8, and of the student's token ids (None without student).
         vector_bytes: of a text's vectors in the stores, with keys and index.
         parts: how `vector_bytes` comes about, one term per teacher.
         parameters: trained, heads included.
-        epochs, batch_size: of the recipe.
         peak: TFLOPS of this machine.
-        peak_from: where that is from.
     """
 
     machine: str
@@ -128,9 +125,6 @@ class Scale:
     """The calculator's answer.
 
     Attributes:
-        rates: measured.
-        devices: asked about.
-        rows: number of texts asked about.
         price: of one device for an hour, in whatever money; None = not asked.
         notes: what is not in it.
     """
@@ -150,7 +144,6 @@ class Scale:
         return ratio, CAUTIOUS * ratio
 
     def estimate(self, texts: int) -> Estimate:
-        """Time, disk, network and device hours."""
         rates, count = self.rates, self.devices.count
         teaching = self._seconds(texts, rates.teaching)
         training = None if rates.training is None else self._seconds(texts * rates.epochs, rates.training)
@@ -248,7 +241,6 @@ class Scale:
         return lines
 
     def text(self) -> str:
-        """Return what a terminal shows."""
         title = f"{self.devices}" + (" (estimated)" if self.devices.kind else " (measured rates)")
         return "\n".join([title, "", self.grid().text(), "", *self.arithmetic()])
 

@@ -17,7 +17,6 @@ class PaperSet:
     """A data set of the supervised comparison of EMO and DistillMoE.
 
     Attributes:
-        kind: of task.
         moe_weight: DistillMoE's lambda on it.
     """
 
@@ -106,7 +105,6 @@ def _for_set(name: str, text: str, data: str) -> str:
 
 
 def listing() -> str:
-    """Every recipe with the first sentence of what it says of itself."""
     width = max(len(name) for name in names())
     return "\n".join(f"{name:<{width}}  {_summary(name)}" for name in names())
 

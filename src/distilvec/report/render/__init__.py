@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from distilvec.errors import printable
+from distilvec.report.grid import escape_markdown
+
 if TYPE_CHECKING:
     from jinja2 import Template
 
@@ -13,9 +16,6 @@ if TYPE_CHECKING:
 def template(name: str) -> Template:
     """A template of this folder; what it shows is escaped for HTML if it is a page."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    from distilvec.errors import printable
-    from distilvec.report.grid import escape_markdown
 
     environment = Environment(
         loader=PackageLoader("distilvec.report", "render"),

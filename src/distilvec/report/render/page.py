@@ -25,7 +25,6 @@ def render_html(record: Record, drawn: Mapping[str, str] | None = None) -> str:
     """The whole page, at most 3 MB: if it is larger, the map's texts and then the figures are left out.
 
     Args:
-        record: of the run.
         drawn: what `draw_figures` gave for the record, if it is there already.
     """
     if drawn is None:
@@ -41,7 +40,6 @@ def render_html(record: Record, drawn: Mapping[str, str] | None = None) -> str:
 
 
 def draw_figures(record: Record) -> dict[str, str]:
-    """Name -> SVG document of each figure."""
     return draw(picture for chapter in record.chapters() for picture in pictures(chapter.blocks))
 
 

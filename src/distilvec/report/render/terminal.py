@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from distilvec.errors import printable
@@ -52,17 +52,13 @@ def show_table(record: Record) -> None:
         console.print(printable(f"Alarm: {alarm}"), style="bold red", markup=False, highlight=False)
 
 
-def show_scores(scores: Judgement | Mapping[str, Score] | Sequence[Score]) -> None:
-    """Print the scores of one model (or of each model of a judgement), with intervals and averages."""
-    _console().print(scores_grid(scores).rich())
+def show_scores(judged: Judgement) -> None:
+    """Print the scores of each model, with intervals and averages."""
+    _console().print(scores_grid(judged).rich())
 
 
-def scores_grid(scores: Judgement | Mapping[str, Score] | Sequence[Score]) -> Grid:
-    """The table behind `show_scores`."""
-    if hasattr(scores, "scores"):
-        models = {name: list(by_task.values()) for name, by_task in scores.scores.items()}
-    else:
-        models = {"score": list(scores.values()) if isinstance(scores, Mapping) else list(scores)}
+def scores_grid(judged: Judgement) -> Grid:
+    models = {name: list(by_task.values()) for name, by_task in judged.scores.items()}
     rows = [ModelRow(name=name, scores={score.task: entry_of(score) for score in own}) for name, own in models.items()]
     grid = Scores(models=rows).task_grid()
     for group in shown_groups(rows):

@@ -60,6 +60,5 @@ def applies(name: str, outcome: Outcome) -> bool:
 
 @cache
 def section(name: str) -> type[Data]:
-    """The class of a section."""
     found: type[Data] = getattr(import_module(f"{__name__}.{name}"), SECTIONS[name])
     return found

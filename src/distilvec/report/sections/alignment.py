@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 class Alignment(Data):
-    """One text as both tokenizers cut it."""
-
     name: str = "the teacher"
     drawn: DrawnText
 

@@ -25,7 +25,6 @@ class Data(Part):
         raise NotImplementedError
 
     def blocks(self) -> Sequence[Block]:
-        """Say what was measured."""
         raise NotImplementedError
 
     def about(self, sentence: str) -> str:

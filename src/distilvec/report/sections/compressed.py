@@ -53,7 +53,6 @@ class Compression(Data):
         return [Table(self.grid(), brief=True)]
 
     def grid(self) -> Grid:
-        """One row per form."""
         tasks = list(self.rows[0].scores)
         timed = any(row.texts_per_second is not None for row in self.rows)
         lines = []
@@ -79,7 +78,6 @@ class Compression(Data):
 
         Args:
             folder: made where it is missing.
-            name: of the model, for the title.
 
         Raises:
             DistilvecError: files of these names are not distilvec's.

@@ -50,47 +50,37 @@ class CorpusFacts(Data):
         )
 
     def blocks(self) -> list[Block]:
-        """The counts, next to what was rejected and what is also an evaluation item."""
         other: list[Block] = []
         if self.rejected:
             rejected = sorted(self.rejected.items(), key=lambda pair: -pair[1])
-            other += [Heading("Rejected rows"), _counts(dict(rejected))]
+            other += [Heading("Rejected rows"), facts(*rejected)]
             other.append(Text("Each is in rejected.jsonl with its line and reason.", "small"))
         if any(self.overlap.values()):
             other += [
                 Heading(self.about("Training texts that are also evaluation texts")),
                 Text("Scores on these tasks may flatter every model that was trained here.", "small"),
-                _counts({task: count for task, count in self.overlap.items() if count}),
+                facts(*((task, count) for task, count in self.overlap.items() if count)),
             ]
         return [Cards([card for card in ([self.facts()], other) if card])]
 
     def facts(self) -> Table:
-        """Return what was read, kept and cut."""
         rejected, overlap = sum(self.rejected.values()), sum(self.overlap.values())
         of = f" ({share(rejected / self.read)} of what was read)" if self.read else ""
         lines = (
             ("source", self.source),
-            ("rows read", _count(self.read)),
-            ("texts kept", _count(self.kept)),
-            ("of these made from others", _count(self.made)),
-            ("trained on", _count(self.trained_on)),
-            ("held out", _count(self.held_out)),
-            ("duplicates", _count(self.duplicates)),
+            ("rows read", self.read),
+            ("texts kept", self.kept),
+            ("of these made from others", self.made),
+            ("trained on", self.trained_on),
+            ("held out", self.held_out),
+            ("duplicates", self.duplicates),
             ("rejected", f"{rejected:,}{of}" if self.read is not None or rejected else ""),
             ("texts the teacher reads only in part", _share(self.truncated_teacher)),
             ("texts the student reads only in part", _share(self.truncated_student)),
-            ("training texts that are also texts of a task, over all tasks", f"{overlap:,}" if overlap else ""),
+            ("training texts that are also texts of a task, over all tasks", overlap or None),
             ("fingerprint", self.fingerprint),
         )
         return facts(*((self.about(name), value) for name, value in lines))
-
-
-def _counts(counts: dict[str, int]) -> Table:
-    return facts(*((name, f"{count:,}") for name, count in counts.items()))
-
-
-def _count(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
 
 
 def _share(value: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor
 from distilvec.evenly import evenly_spaced, sampled_rows
 from distilvec.report.plots import GROUP_COLOURS, LINE, canvas
 from distilvec.report.sections.base import Block, Data, Heading, Outcome, Picture
+from distilvec.report.sections.spaces import on_main_axes
 from distilvec.report.sections.tokens import features_of
 from distilvec.students import StudentTap
-from distilvec.training.sample import on_device
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,14 +68,11 @@ def expert_points(student: SentenceTransformer, texts: Sequence[str]) -> np.ndar
     """Return what each expert of the student's head makes of some texts, [K, n, 2]; None if it has no such head."""
     tap, outputs = StudentTap(student.eval()), list[Tensor]()
     for start in range(0, len(texts), BATCH):
-        features: dict[str, Any] = on_device(features_of(student, texts[start : start + BATCH]), student.device)
+        features = features_of(student, texts[start : start + BATCH])
         expert_outputs = tap(features, views=1).extras.get("expert_outputs")  # [1, B, K, d]
         if expert_outputs is None:
             return None
         outputs.append(expert_outputs[0].float().cpu())
     vectors = torch.nn.functional.normalize(torch.cat(outputs), dim=-1)  # [n, K, d]
-    flat = vectors.flatten(0, 1)  # [n * K, d]
-    centred = flat - flat.mean(0)
-    axes = torch.linalg.svd(centred, full_matrices=False).Vh[:2]
-    points = (centred @ axes.mT).unflatten(0, vectors.shape[:2])  # [n, K, 2]
-    return np.round(points.transpose(0, 1).numpy(), 4)
+    points = on_main_axes(vectors.flatten(0, 1).numpy()).reshape(*vectors.shape[:2], 2)  # [n, K, 2]
+    return np.round(points.swapaxes(0, 1), 4)

@@ -13,7 +13,6 @@ from distilvec.judging.agreement import debiased_cka
 from distilvec.report.sections.base import Block, Data, Heading, Outcome, Text, table
 from distilvec.report.sections.tokens import features_of
 from distilvec.students import StudentTap
-from distilvec.training.sample import on_device
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -65,10 +64,8 @@ def pooled_blocks(model: SentenceTransformer, texts: Sequence[str]) -> np.ndarra
         return None
     with torch.no_grad():
         for start in range(0, len(texts), BATCH):
-            features = on_device(features_of(model, texts[start : start + BATCH]), model.device)
-            layers = tap(features, views=1, layers=True).layers  # [1, L, B, d]
-            if layers is None:
-                return None
+            layers = tap(features_of(model, texts[start : start + BATCH]), views=1, layers=True).layers  # [1, L, B, d]
+            assert layers is not None
             parts.append(layers[0].float().cpu().numpy())
     return np.concatenate(parts, axis=1)
 

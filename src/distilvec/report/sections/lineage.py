@@ -57,11 +57,11 @@ class TeacherFacts(Part):
             ("source", card.source),
             ("licence", _licence(card.licence)),
             ("parameters", parameters),
-            ("dimensions", _count(card.width)),
-            ("layers", _count(card.layers)),
+            ("dimensions", card.width),
+            ("layers", card.layers),
             ("pooling", card.pooling),
             ("prompt", f"“{clip(card.prompt, 300)}”" if card.prompt else "no prompt"),
-            ("longest input, tokens", _count(card.max_length)),
+            ("longest input, tokens", card.max_length),
             ("normalised", {True: "yes", False: "no", None: None}[card.normalized]),
             ("computed in", card.dtype),
             ("stored as", self.storage),
@@ -82,9 +82,9 @@ class ScorerFacts(Part):
             ("source", self.card.source),
             ("licence", _licence(self.card.licence)),
             ("parameters", millions(self.card.parameters) if self.card.parameters else ""),
-            ("longest pair, tokens", _count(self.card.max_length)),
-            ("pairs of query and document", _count(self.pairs)),
-            ("of these without a score", _count(self.absent or None)),
+            ("longest pair, tokens", self.card.max_length),
+            ("pairs of query and document", self.pairs),
+            ("of these without a score", self.absent or None),
             ("fingerprint", self.card.fingerprint),
         )
 
@@ -118,18 +118,16 @@ class StudentFacts(Part):
             ("licence of what it was trained from", self.licence),
             ("parameters", millions(self.parameters) if self.parameters else ""),
             ("on disk", size(self.size_bytes) if self.size_bytes else ""),
-            ("layers", _count(self.layers)),
-            ("dimensions", _count(self.width)),
-            ("vocabulary", _count(self.vocabulary)),
-            ("longest input, tokens", _count(self.max_length)),
+            ("layers", self.layers),
+            ("dimensions", self.width),
+            ("vocabulary", self.vocabulary),
+            ("longest input, tokens", self.max_length),
             ("space", "" if self.writes else space),
             ("loads", "with plain transformers" if self.writes else loads),
         )
 
 
 class Lineage(Data):
-    """The models of a run."""
-
     teachers: list[TeacherFacts] = Field([])
     scorers: list[ScorerFacts] = Field([])
     student: StudentFacts = Field(StudentFacts())
@@ -161,7 +159,6 @@ class Lineage(Data):
         return cls(teachers=[_teacher(each) for each in outcome.taught], scorers=scorers, student=student)
 
     def blocks(self) -> list[Block]:
-        """A card for each model."""
         cards = []
         for teacher in self.teachers:
             card: list[Block] = [Heading(title("Teacher", teacher)), teacher.facts()]
@@ -300,7 +297,3 @@ def forbids_commercial_use(licence: str | None) -> bool:
 def _licence(licence: str | None) -> str:
     bound = ": commercial use is not allowed, and that may bind the student too"
     return (licence or "not stated") + (bound if forbids_commercial_use(licence) else "")
-
-
-def _count(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"

@@ -11,8 +11,6 @@ import torch
 from distilvec.evenly import evenly_spaced
 from distilvec.judging import TRAINED
 from distilvec.judging.geometry import mixture_geometry
-from distilvec.modules.blocks import find_transformer
-from distilvec.modules.routing import mixtures
 from distilvec.report.sections.base import Block, Data, Outcome, Part, table
 
 MIXTURE_TEXTS, FEWEST = 200, 20
@@ -57,10 +55,7 @@ class Mixtures(Data):
         models = [(each.card.name, each.model, each.prompt, corpus.teacher_texts) for each in teachers]
         layers = []
         for name, model, prompt, read in [*models, (TRAINED, outcome.trained, None, corpus.texts)]:
-            transformer = None if model is None else find_transformer(model)
-            if model is None or transformer is None or not mixtures(transformer.model):
-                continue  # its corpus may hold no texts
-            for found in mixture_geometry(model, read(rows), prompt=prompt)[1:]:
+            for found in mixture_geometry(model, read(rows), prompt=prompt)[1:] if model is not None else ():
                 medians = {"norm_ratio": found.norm_ratio.median, "angle": found.angle.median}
                 layers.append(
                     MixtureLayer(model=name, layer=found.layer, load=found.load, entropy=found.entropy, **medians)

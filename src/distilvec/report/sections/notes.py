@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Self
 
-from distilvec.judging import TRAINED
+from distilvec.judging import TRAINED, RetrievalTask
 from distilvec.judging.verdict import FEWEST, too_few
 from distilvec.report.sections.base import Block, Bullets, Data, Outcome
 
@@ -60,8 +60,6 @@ def _of_task(task: str, score: Any) -> Iterator[str]:
         yield f"{known:,} of the {items} are among its training items."
     if unknown := score.details.get("unknown_labels"):
         yield f"{unknown:,} of the {items} have a label that no training item has."
-    from distilvec.judging import RetrievalTask
-
     for remark in RetrievalTask.remarks(score.details):
         yield f"Task {task}: {remark}."
     if repeated := score.details.get("repeated"):

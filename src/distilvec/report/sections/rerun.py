@@ -14,8 +14,6 @@ RECIPE_LENGTH, LIST_LENGTH, VALUE_LENGTH = 20_000, 50, 500
 
 
 class Rerun(Data):
-    """The resolved recipe and where it ran."""
-
     recipe: dict[str, Any] = Field({})
     seed: int | None = None
     versions: dict[str, str] = Field({})
@@ -29,13 +27,13 @@ class Rerun(Data):
             seed=outcome.recipe.training.seed,
             versions=library_versions(),
             git=git_state(),
-            machine=machine(str(outcome.shipped.device)),
+            machine=machine(outcome.shipped),
         )
 
     def blocks(self) -> list[Block]:
         found: list[Block] = []
         if self.recipe:
-            found.append(Listing("The resolved recipe (also in recipe.yaml)", [recipe_text(self.recipe)]))
+            found.append(Listing("The resolved recipe (also in recipe.yaml)", [_recipe_text(self.recipe)]))
         versions = self.versions | ({"git": self.git} if self.git else {})
         if versions:
             found.append(table(["package", "version"], versions.items(), kind="facts", folded="Versions"))
@@ -49,7 +47,7 @@ class Rerun(Data):
         return facts(("method", name), ("seed", "" if self.seed is None else str(self.seed)), *self.versions.items())
 
 
-def recipe_text(recipe: dict[str, Any]) -> str:
+def _recipe_text(recipe: dict[str, Any]) -> str:
     """The recipe as YAML, without whole corpora given as lists and without paths of this machine."""
     return clip(yaml.safe_dump(_shown(recipe), sort_keys=False, allow_unicode=True, width=100), RECIPE_LENGTH)
 

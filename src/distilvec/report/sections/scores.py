@@ -60,7 +60,6 @@ class Scores(Data):
         return cls(models=_rows(outcome), comparisons=compared, compared_on=verdict.agreement.get("items"))
 
     def model(self, role: Role) -> ModelRow | None:
-        """The first model of this role."""
         return next((row for row in self.models if row.role == role), None)
 
     def tasks(self) -> list[str]:
@@ -85,7 +84,6 @@ class Scores(Data):
         return teacher is not None and is_its_own_answer(teacher.scores, group)
 
     def blocks(self) -> list[Block]:
-        """The main table, what the intervals support, and every task."""
         if not self.models:
             return []
         teachers = {row.name for row in self.models if row.role == "teacher"}
@@ -145,7 +143,6 @@ class Scores(Data):
         return Cell(percent(self.retention(row, group)))
 
     def task_grid(self) -> Grid:
-        """One row per task, one column per model."""
         rows = []
         for task in self.tasks():
             entries = [row.scores.get(task) for row in self.models]
@@ -195,19 +192,15 @@ def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[
         for group in ("all", "retrieval"):
             both = group in judged.averages(student) and group in judged.averages(other)
             if both and not is_its_own_answer(entries, group) and judged.paired(student, other, group):
-                differences.append(_difference(student, other, group, judged.difference(student, other, group)))
+                gap = judged.difference(student, other, group)
+                differences.append(ScoreDifference.of(student, other, group, gap))
     return differences
 
 
 def _neighbours(found: Mapping[str, SharedNeighbours]) -> list[ScoreDifference]:
     """Compare the student with untrained student and free baseline, on the teacher's nearest neighbours."""
     others = [name for name in found if name != TRAINED]
-    return [_difference(TRAINED, other, NEIGHBOURS, found[TRAINED].minus(found[other])) for other in others]
-
-
-def _difference(a: str, b: str, group: str, gap: Any) -> ScoreDifference:
-    low, high = gap.interval
-    return ScoreDifference(a=a, b=b, group=group, value=gap.value, low=low, high=high)
+    return [ScoreDifference.of(TRAINED, other, NEIGHBOURS, found[TRAINED].minus(found[other])) for other in others]
 
 
 def _rows(outcome: Outcome) -> list[ModelRow]:

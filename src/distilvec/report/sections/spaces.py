@@ -9,6 +9,7 @@ import numpy as np
 
 from distilvec.evenly import evenly_spaced
 from distilvec.judging import TRAINED
+from distilvec.judging.tasks import unit
 from distilvec.report.blocks import Map
 from distilvec.report.plots import GROUP_COLOURS, canvas
 from distilvec.report.sections.base import Block, Data, Heading, Outcome, Picture, clip
@@ -23,8 +24,6 @@ FEWEST = 20
 
 
 class Spaces(Data):
-    """The same texts in both spaces, in the plane."""
-
     teacher: list[tuple[float, float]]
     student: list[tuple[float, float]]
     texts: list[str]
@@ -76,7 +75,6 @@ class Spaces(Data):
         return [to_hex(ramp(0.05 + 0.85 * place / max(len(order) - 1, 1))) for place in order]
 
     def figure(self) -> Figure:
-        """Both spaces side by side; a text has the same colour in both."""
         figure, colours = canvas(9.2, 4.4), self.colours()
         for position, (name, points) in enumerate((("teacher", self.teacher), ("student", self.student))):
             axes = figure.add_subplot(1, 2, position + 1)
@@ -112,9 +110,11 @@ def space_map(
 
 def _plane(vectors: np.ndarray) -> np.ndarray:
     """[n, D] -> [n, 2], centred, unit scale."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = vectors / np.maximum(lengths, 1e-12)
-    centred = unit - unit.mean(0)
-    axes = np.linalg.svd(centred, full_matrices=False)[2][:2]
-    flat = centred @ axes.T
+    flat = on_main_axes(unit(vectors))
     return flat / max(float(flat.std()), 1e-12)
+
+
+def on_main_axes(points: np.ndarray) -> np.ndarray:
+    """[n, d] -> [n, 2], centred."""
+    centred = points - points.mean(0)
+    return centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T

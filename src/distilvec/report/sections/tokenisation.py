@@ -24,8 +24,6 @@ class DomainPieces:
     """The tokenisation of the held-out texts of one domain.
 
     Attributes:
-        domain: its name.
-        texts: number of texts.
         unchanged: share of the texts with exactly the teacher's pieces, 0 to 1.
         student, teacher: pieces per word.
         unknown: share of the student's pieces that are the unknown token, 0 to 1.

@@ -100,7 +100,7 @@ def token_maps(
     tokens = [[vocabulary[int(i)] for i in seen.ids[0][seen.mask[0]]]]
     for model in (untrained, student):
         training = model.training
-        tap, features = StudentTap(model.eval()), on_device(features_of(model, [text]), model.device)
+        tap, features = StudentTap(model.eval()), features_of(model, [text])
         last = tap.info.layers
         if last is None:
             return None
@@ -123,9 +123,9 @@ def token_maps(
 
 
 def features_of(model: SentenceTransformer, texts: Sequence[str]) -> dict[str, Any]:
-    """Prepare texts as in training: joint items as pairs, with the default prompt."""
-    prompt = default_prompt(model) or None
-    return dict(model.preprocess([split_pair(text) for text in texts], prompt=prompt))
+    """Prepare texts as in training, on the model's device: joint items as pairs, with the default prompt."""
+    features = model.preprocess([split_pair(text) for text in texts], prompt=default_prompt(model) or None)
+    return on_device(dict(features), model.device)
 
 
 def _map(values: Tensor, mask: Tensor, asked: Wanted) -> np.ndarray:

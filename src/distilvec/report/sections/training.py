@@ -81,7 +81,6 @@ def _curve_name(key: str) -> str | None:
 
 
 def training_figure(panels: Curves) -> Figure:
-    """One panel per curve."""
     names = list(panels)[:PANELS]
     columns = min(3, len(names))
     lines = math.ceil(len(names) / columns)
@@ -105,7 +104,6 @@ def training_figure(panels: Curves) -> Figure:
 
 
 def gate_figure(gates: Curves) -> Figure:
-    """Mean weight that the gate gives each expert, over training."""
     figure = canvas(6.4, 2.6 + 0.2 * math.ceil(len(gates) / 3))
     axes = figure.add_subplot()
     for number, (name, (steps, values)) in enumerate(gates.items()):

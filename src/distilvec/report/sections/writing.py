@@ -36,8 +36,6 @@ class WritingFacts(Part):
 
 
 class WrittenAnswer(Part):
-    """One prompt with its answer, and what each model writes."""
-
     task: str
     prompt: str
     answer: str
@@ -45,8 +43,6 @@ class WrittenAnswer(Part):
 
 
 class Writing(Data):
-    """Scores of each model on each task, and the answers that were kept."""
-
     scores: list[WritingFacts]
     answers: list[WrittenAnswer]
 
@@ -65,7 +61,6 @@ class Writing(Data):
         return cls(scores=found, answers=list(answers.values())) if found else None
 
     def blocks(self) -> list[Block]:
-        """One row per task and model, then one row per prompt and one column per model."""
         if not self.answers:
             return [self.table()]
         models = list(dict.fromkeys(model for each in self.answers for model in each.written))
@@ -76,7 +71,6 @@ class Writing(Data):
         return [self.table(), table(["prompt", "answer", *models], rows, title="A few answers", kind="texts")]
 
     def table(self) -> Table:
-        """One row per task and model."""
         rows = []
         for each in sorted(self.scores, key=lambda one: [other.task for other in self.scores].index(one.task)):
             sampled = points(each.sampled)
