@@ -34,7 +34,7 @@ def read_image_network(path: Path) -> ImageModule | None:
     tensors = _read(path)
     try:
         if "layer1.0.conv1.weight" in tensors:
-            return CifarResNet.from_classifier(path)
+            return CifarResNet.from_classifier(path, tensors)
         if ImageNetwork.is_of(tensors):
             return ImageNetwork.from_classifier(path, tensors)
     except ValueError as problem:
