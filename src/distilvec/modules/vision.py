@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.modules.guarded import open_config, open_modules, open_transformer
+from distilvec.modules.settings import object_in
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -36,8 +36,8 @@ def is_vision(folder: str | Path) -> bool:
     known = {*_CLS, *_POOLER, *_EITHER, *_MEAN}
     return (
         _of_timm(place)
-        or _key(place, "config.json", "model_type") in known
-        or bool(_key(place, _PROCESSORS[0], "image_processor_type"))
+        or object_in(place / "config.json").get("model_type") in known
+        or bool(object_in(place / _PROCESSORS[0]).get("image_processor_type"))
     )
 
 
@@ -145,13 +145,5 @@ def _width(transformer: Any) -> int:
 
 def _of_timm(place: Path) -> bool:
     """As timm writes it to the hub, or as transformers wraps it: both need timm and torchvision."""
-    named = isinstance(_key(place, "config.json", "pretrained_cfg"), dict)
-    return named or _key(place, "config.json", "model_type") == "timm_wrapper"
-
-
-def _key(place: Path, file: str, key: str) -> Any:
-    """Return the value of a key in a JSON file; None if there is no such file or key."""
-    try:
-        return json.loads((place / file).read_text(encoding="utf-8")).get(key)
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
+    config = object_in(place / "config.json")
+    return isinstance(config.get("pretrained_cfg"), dict) or config.get("model_type") == "timm_wrapper"
