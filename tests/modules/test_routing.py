@@ -52,7 +52,7 @@ def test_what_each_router_did(student: SentenceTransformer) -> None:
 
 def test_the_sums_give_the_balance_of_all_tokens(student: SentenceTransformer) -> None:
     features = student.preprocess(TEXTS)
-    handle = hand_out_routing(student)
+    handed = hand_out_routing(student)
     with routing(student) as seen:
         output = StudentTap(student)(features, views=2)
     load, mass = (output.extras[name].flatten(0, 1) for name in ("router_load", "router_probability"))
@@ -65,7 +65,7 @@ def test_the_sums_give_the_balance_of_all_tokens(student: SentenceTransformer) -
     gradients = [torch.autograd.grad(value, routers, retain_graph=True) for value in (found, expected)]
     torch.testing.assert_close(*gradients)
     assert all(gradient.abs().max() > 1e-4 for gradient in gradients[0])
-    handle.remove()
+    handed.close()
     assert not any(module.watchers for module in mixtures(student[0].model).values())
     assert "router_load" not in StudentTap(student)(features, views=1).extras
 
