@@ -20,7 +20,7 @@ from distilvec.modules.blocks import find_blocks
 from distilvec.modules.pipeline import default_prompt
 from distilvec.students.electra import tables
 from distilvec.students.factorising import factorise
-from distilvec.students.fit_texts import Seen, hooked, sampled, sampled_tokens, token_batches
+from distilvec.students.fit_texts import Seen, hooked, sampled, sampled_tokens, token_batches, without_dropout
 from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of
 from distilvec.students.shape import Kept, Shape, feed_forward, heads_of, is_electra, shared_heads
 
@@ -230,12 +230,10 @@ class Reshaping:
 
     @torch.no_grad()
     def _run(self) -> None:
-        was_training = self.model.training
-        self.model.eval()
-        for features in self._batches():
-            self._mask = features["attention_mask"].bool()
-            self.model(**features)
-        self.model.train(was_training)
+        with without_dropout(self.model):
+            for features in self._batches():
+                self._mask = features["attention_mask"].bool()
+                self.model(**features)
 
 
 def _merged(attention: Any, worth: Tensor, heads: int, times: int, config: Any) -> Any:

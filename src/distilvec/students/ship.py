@@ -19,7 +19,7 @@ from distilvec.files import readable, temporary, writing
 from distilvec.folders import aside_name, check_model, seal, strangers
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
-from distilvec.modules.pipeline import free_name, side_prompt
+from distilvec.modules.pipeline import free_name, side_prompt, width_of
 from distilvec.students.load import drop_pooler
 
 if TYPE_CHECKING:
@@ -122,11 +122,7 @@ def in_teacher_space(
     modules: Any = OrderedDict(student.named_children())
     if modules and isinstance(next(reversed(modules.values())), Normalize):
         modules.popitem()
-    width = next(
-        size
-        for module in reversed(modules.values())
-        if (ask := getattr(module, "get_embedding_dimension", None)) is not None and (size := ask()) is not None
-    )
+    width = width_of(modules.values())
     if teacher_map.in_features != width:
         raise DistilvecError(
             f"the teacher's map takes vectors of width {teacher_map.in_features}, the student gives {width}"

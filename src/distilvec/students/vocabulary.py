@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distilvec.alignment.loading import unlimited
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError
 from distilvec.modules.text_ids import check_fast
@@ -125,13 +126,8 @@ def plain_backend(tokenizer: Any) -> Any:
     Raises:
         DistilvecError: the tokenizer is written in Python.
     """
-    from tokenizers import Tokenizer
-
     check_fast(tokenizer)
-    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    backend.no_padding()
-    backend.no_truncation()
-    return backend
+    return unlimited(tokenizer.backend_tokenizer)
 
 
 class _Use:
@@ -145,8 +141,8 @@ class _Use:
 
     def count(self, texts: Iterable[str], domains: Iterable[int] | None = None) -> None:
         numbers = repeat(0) if domains is None else iter(domains)
-        for chunk in _chunks(texts):
-            for ids, number in zip(_encode(self.backend, chunk), numbers, strict=False):
+        for chunk in chunks(texts):
+            for ids, number in zip(encode(self.backend, chunk), numbers, strict=False):
                 if number >= len(self.counts):
                     self.counts = np.pad(self.counts, ((0, number + 1 - len(self.counts)), (0, 0)))
                 np.add.at(self.counts[number], ids, 1)
@@ -168,20 +164,22 @@ class _Use:
     def compare(self, reduced: Any, order: list[int]) -> tuple[float, float, float]:
         """Share of the sample encoded as before, and mean tokens per text before and after."""
         same, before, after = 0, 0, 0
-        for chunk in _chunks(self.sample):
-            for old, new in zip(_encode(self.backend, chunk), _encode(reduced, chunk), strict=True):
+        for chunk in chunks(self.sample):
+            for old, new in zip(encode(self.backend, chunk), encode(reduced, chunk), strict=True):
                 same += old == [order[index] for index in new]
                 before, after = before + len(old), after + len(new)
         count = len(self.sample)
         return same / count, before / count, after / count
 
 
-def _encode(backend: Any, texts: list[str]) -> list[list[int]]:
+def encode(backend: Any, texts: list[str]) -> list[list[int]]:
+    """Ids of texts, a joint item (`corpus.keys.PAIR`) as the pair that it is, without special tokens."""
     read = [split_pair(text) for text in texts]
     return [encoding.ids for encoding in backend.encode_batch(read, add_special_tokens=False)]
 
 
-def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+def chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yield as many texts as are encoded together."""
     iterator = iter(texts)
     while chunk := list(islice(iterator, _CHUNK)):
         yield chunk
