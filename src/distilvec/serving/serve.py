@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
-from distilvec.serving.app import application
-from distilvec.serving.limits import Limits
+from distilvec.serving.app import Limits, application, need_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,12 +42,9 @@ def serve(
         DistilvecError: no such model, or the variable is not set.
         EnvironmentProblem: the extra `serve` is missing, or the port is taken.
     """
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "serving needs starlette and uvicorn", where="serve", remedy="pip install 'distilvec[serve]'"
-        ) from error
+    need_extra()
+    import uvicorn
+
     from distilvec.modules.invariance import warn_of_batches
     from distilvec.serving.connections import configured
     from distilvec.students import load_student
