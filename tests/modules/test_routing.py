@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -41,12 +40,7 @@ def test_what_each_router_did(student: SentenceTransformer) -> None:
         assert torch.equal(each.selected.sum(-1), 2 * real)
         best = each.probabilities[real].topk(2)
         assert torch.equal(each.weights[real], best.values) and torch.equal(each.chosen[real], best.indices)
-        assert each.load.sum() == pytest.approx(1)
-        counts = torch.bincount(best.indices.flatten(), minlength=4)
-        torch.testing.assert_close(each.load, counts / counts.sum())
-        p = each.probabilities[real]
-        torch.testing.assert_close(each.entropy, -(p * p.log()).sum(-1).mean())
-        assert 0 < each.entropy < math.log(4)
+        assert torch.equal(each.selected.sum((0, 1)), torch.bincount(best.indices.flatten(), minlength=4))
         assert each.outputs is not None and each.outputs.shape == (*real.shape, 2, nomic_moe.WIDTH)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from distilvec.alignment.loading import unlimited
 from distilvec.errors import DistilvecError
 from distilvec.export.encoder import CONFIG, LAYOUTS, Precision, as_read, load_onnx, need
 from distilvec.export.graph import OPSET, OUTPUT, backend_tokenizer, check_model, quantize, write_graph
@@ -91,34 +93,26 @@ def write_export(
         states: whether the graph gives token states too.
         beside: writes these further files into the unfinished folder, once the graphs are checked.
     """
-    need("onnx", "onnxscript", "onnxruntime")
-    out, source = Path(out_folder).expanduser(), locate(model_folder)
-    refuse_itself(source, out)
-    check(out, "export", (*_NAMES, *names))
-    from distilvec.students import load_student
-
-    student = load_student(source, device="cpu").eval()
+    need("ONNX", "onnx", "onnx", "onnxscript", "onnxruntime")
+    out, source, student = begun(model_folder, out_folder, "export", (*_NAMES, *names))
     check_model(student, str(model_folder))
     chosen = list(texts) if texts is not None else check_texts(student)
     if not chosen:
         raise DistilvecError("agreement needs texts to encode", where="texts")
     files, ticker = LAYOUTS[layout], Ticker("exporting", "steps", kept=False)
-    with writing("export", out):
-        out.mkdir(parents=True, exist_ok=True)
-        with temporary(out) as made:
-            (made / files["float32"]).parent.mkdir(parents=True)
-            ticker(0, 4, "writing the graph")
-            inputs = write_graph(student, made / files["float32"], states=states(student))
-            _write_companions(student, source, made, inputs)
-            ticker(1, 4, "quantizing")
-            if quantized:
-                quantize(made / files["float32"], made / files["int8"])
-            ticker(2, 4, "comparing with torch")
-            variants, notes = _measure(student, source, made, chosen, files, quantized)
-            ticker(3, 4, "writing the other files")
-            beside(student, made)
-            publish(made, out, "export", last=CONFIG)
-        ticker(4, 4)
+    with made_whole(out, "export", CONFIG) as made:
+        (made / files["float32"]).parent.mkdir(exist_ok=True)
+        ticker(0, 4, "writing the graph")
+        inputs = write_graph(student, made / files["float32"], states=states(student))
+        _write_companions(student, source, made, inputs)
+        ticker(1, 4, "quantizing")
+        if quantized:
+            quantize(made / files["float32"], made / files["int8"])
+        ticker(2, 4, "comparing with torch")
+        variants, notes = _measure(student, source, made, chosen, files, quantized)
+        ticker(3, 4, "writing the other files")
+        beside(student, made)
+    ticker(4, 4)
     found = probe_model(student)
     notes += [] if found.passed else [f"The model itself: {found.warning}"]
     return ExportReport(out, variants, len(chosen), [*notes, *left_behind(source)])
@@ -126,16 +120,11 @@ def write_export(
 
 def _write_companions(student: SentenceTransformer, source: Path, made: Path, inputs: Sequence[str]) -> None:
     """The tokenizer, the settings of encode(), and the folder's own descriptions of its modules."""
-    from tokenizers import Tokenizer
-
     tokenizer: Any = student.tokenizer
-    backend = Tokenizer.from_str(backend_tokenizer(student).to_str())
-    truncation = backend.truncation or {}
-    # The lengths of the last batch that it read are no part of it.
-    backend.no_padding()
-    backend.no_truncation()
+    truncation = backend_tokenizer(student).truncation or {}
     try:
-        backend.save(str(made / "tokenizer.json"))
+        # The lengths of the last batch that it read are no part of it.
+        unlimited(backend_tokenizer(student)).save(str(made / "tokenizer.json"))
     except Exception as problem:  # tokenizers wraps what the system says in an error without a kind
         raise OSError(str(problem)) from problem
     bare = tokenizer is backend_tokenizer(student)
@@ -196,16 +185,42 @@ def _measure(
     return variants, notes
 
 
-def refuse_itself(source: Path, out: Path) -> None:
-    """An export replaces what an earlier one left, and must not replace what it is made of.
+def begun(
+    model_folder: str | Path, out_folder: str | Path, kind: str, names: Collection[str]
+) -> tuple[Path, Path, SentenceTransformer]:
+    """Look at both folders of an export before the student is opened; returns them and the student.
+
+    Args:
+        kind, names: of the export and of its files (`folders.check`).
 
     Raises:
-        DistilvecError: both are one folder.
+        DistilvecError: both are one folder, and an export replaces what an earlier one left; or the folder holds what
+            no export wrote.
     """
+    from distilvec.students import load_student
+
+    out, source = Path(out_folder).expanduser(), locate(model_folder)
     if source.resolve() == out.resolve():
         raise DistilvecError(
             "the export would replace the model that it is made of", where=str(out), remedy="Name another folder (-o)."
         )
+    check(out, kind, names)
+    return out, source, load_student(source, device="cpu").eval()
+
+
+@contextmanager
+def made_whole(out: Path, kind: str, last: str) -> Iterator[Path]:
+    """A folder for the files of an export; they take their places in `out` together, `last` behind the others.
+
+    Raises:
+        EnvironmentProblem: the disk is full or the place cannot be written.
+    """
+    with writing("export", out):
+        out.mkdir(parents=True, exist_ok=True)
+        with temporary(out) as made:
+            made.mkdir()
+            yield made
+            publish(made, out, kind, last=last)
 
 
 def left_behind(folder: Path) -> list[str]:

@@ -104,11 +104,7 @@ def locate_adapters(adapters: str | Path) -> Path:
         DistilvecError: no such folder or hub model, no adapters in it, or links that lead out of it.
         EnvironmentProblem: the hub cannot be reached and the adapters are not in its cache.
     """
-    folder = Path(adapters).expanduser()
-    if not folder.is_dir():
-        if not _HUB_ID.fullmatch(str(adapters)):
-            raise DistilvecError("there is no such folder", where=str(adapters)[:200], remedy="Check the path.")
-        folder = _fetch(str(adapters), _HUB_FILES)
+    folder = _folder_of(adapters, _HUB_FILES)
     check_adapters(folder)
     return folder
 

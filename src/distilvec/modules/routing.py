@@ -49,18 +49,6 @@ class Routing:
         experts = torch.arange(self.probabilities.shape[-1], device=self.chosen.device)
         return (self.chosen.unsqueeze(-1) == experts).any(-2)
 
-    @property
-    def load(self) -> Tensor:
-        """[E], each expert's share of the assignments."""
-        counts = self.selected.sum((0, 1))
-        return counts / counts.sum().clamp_min(1)
-
-    @property
-    def entropy(self) -> Tensor:
-        """[], mean over tokens of the entropy of their probabilities, in nats: 0 to log E."""
-        each = torch.special.entr(self.probabilities).sum(-1)
-        return each.masked_fill(~self.real, 0).sum() / self.real.sum().clamp_min(1)
-
 
 def mixtures(model: nn.Module) -> dict[int, Any]:
     """Layer (1 to L) -> mixture of a mixture-of-experts encoder; empty for every other transformers model."""

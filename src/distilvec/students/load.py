@@ -128,17 +128,10 @@ def _leave_out_unused(transformer: Any) -> None:
             parameter.requires_grad_(False)
 
 
-def drop_pooler(transformer: Any) -> bool:
-    """Remove the pooler of a `Transformer` module whose token states are what is read.
-
-    Only models that can be built without one (`add_pooling_layer`) are touched. Returns whether there was one.
-    """
-    model = transformer.model
-    if transformer.module_output_name != "token_embeddings" or not can_omit_pooler(model):
-        return False
-    had_one = model.pooler is not None
-    model.pooler = None
-    return had_one
+def drop_pooler(transformer: Any) -> None:
+    """Remove the pooler of a `Transformer` module whose token states are what is read, if its class can be without."""
+    if transformer.module_output_name == "token_embeddings" and can_omit_pooler(transformer.model):
+        transformer.model.pooler = None
 
 
 def can_omit_pooler(model: nn.Module) -> bool:
