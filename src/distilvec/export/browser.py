@@ -106,11 +106,7 @@ def pipeline_options(student: SentenceTransformer) -> dict[str, Any] | None:
 
 
 def _write_layout(student: SentenceTransformer, source: Path, made: Path) -> None:
-    """Write what transformers.js reads besides the graphs, `encoder.js`, and a page that says how to use both.
-
-    Raises:
-        DistilvecError: the weights do not fit into one file.
-    """
+    """Write what transformers.js reads besides the graphs, `encoder.js`, and a page that says how to use both."""
     if weight_bytes(student) > INSIDE_LIMIT:
         raise DistilvecError(
             f"{weight_bytes(student):,} bytes of weights are too many for a browser", where=str(source)

@@ -105,11 +105,7 @@ def export_gguf(model_folder: str | Path, out_folder: str | Path, *, quantize: b
 
 
 def _readable(student: SentenceTransformer, where: str) -> tuple[str, list[str]]:
-    """Name of the pooling in GGUF, and notes.
-
-    Raises:
-        DistilvecError: something has no place in llama.cpp's BERT.
-    """
+    """Name of the pooling in GGUF, and notes."""
     from sentence_transformers.base.modules import Normalize
     from sentence_transformers.sentence_transformer.modules import Pooling
 
@@ -181,11 +177,7 @@ def _compared(student: SentenceTransformer, most: int) -> list[str]:
 
 
 def _agreement(student: SentenceTransformer, file: Path, texts: Sequence[str], where: str) -> tuple[Any, Any]:
-    """The least cosine and the largest difference of numbers between llama.cpp's vectors and the student's, or None.
-
-    Raises:
-        DistilvecError: the cosine of f16 is below 0.999.
-    """
+    """The least cosine and the largest difference of numbers between llama.cpp's vectors and the student's, or None."""
     if not texts:
         return None, None
     expected = np.asarray(student.encode(list(texts), prompt="", normalize_embeddings=True, show_progress_bar=False))

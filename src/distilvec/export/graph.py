@@ -189,9 +189,6 @@ def _name_axes(model: Any) -> None:
 
     The exporter leaves shapes from before its own folding of transposed weights, on which quantising stumbles;
     whoever needs shapes infers them anew.
-
-    Raises:
-        DistilvecError: an axis has become fixed.
     """
     named: dict[str, str] = {}
     for value in model.graph.input:

@@ -89,11 +89,7 @@ def export_model2vec(
 
 
 def _parts(student: SentenceTransformer, where: str) -> tuple[npt.NDArray[np.float32], bool, bool]:
-    """Table [n, d] with all linear maps in it, whether vectors are brought to length 1, and whether there was a map.
-
-    Raises:
-        DistilvecError: something has no place in a folder of model2vec.
-    """
+    """Table [n, d] with all linear maps in it, whether vectors are brought to length 1, and whether there was a map."""
     from sentence_transformers.base.modules import Dense, Normalize
     from torch import nn
 
@@ -160,11 +156,7 @@ def _write(
 
 
 def _agreement(student: SentenceTransformer, made: Path, texts: Sequence[str], where: str) -> float:
-    """The least cosine between what model2vec gives and the student's own vectors.
-
-    Raises:
-        DistilvecError: it is below 0.9999.
-    """
+    """The least cosine between what model2vec gives and the student's own vectors."""
     from model2vec import StaticModel
 
     vectors = np.asarray(StaticModel.from_pretrained(made).encode(list(texts), use_multiprocessing=False))

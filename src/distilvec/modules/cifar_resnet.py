@@ -106,11 +106,7 @@ class ImageModule(InputModule):
         self.image_size, self.mean, self.std = image_size, tuple(map(float, mean)), tuple(map(float, std))
 
     def _fill(self, path: str | Path, tensors: Mapping[str, Tensor]) -> Self:
-        """Take the tensors of a classifier's file, in float32, as this network's own.
-
-        Raises:
-            ValueError: some are missing or unknown (named), or of another shape.
-        """
+        """Take the tensors of a classifier's file, in float32, as this network's own."""
         # Copies: the file's own are its pages, which go when it is written again.
         own = {name: (each.float() if each.is_floating_point() else each).clone() for name, each in tensors.items()}
         counters = {name: torch.tensor(0) for name in self.state_dict() if name.endswith("num_batches_tracked")}

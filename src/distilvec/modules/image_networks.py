@@ -127,13 +127,13 @@ class ImageNetwork(ImageModule):
 
         Args:
             path: of the file, for messages.
-            tensors: what it holds.
+            tensors: what it holds, of a network that `is_of` knows.
             options: `image_size`, `mean`, `std`, as for the class; by default what the published networks see.
 
         Raises:
-            ValueError: not such a network, or tensors are missing or unknown (named), or of another shape.
+            ValueError: tensors are missing or unknown (named), or of another shape.
         """
-        kind, norm = _kind(path, tensors)
+        kind, norm = next(kind for name, kind in _TELLING.items() if name in tensors)
         size, mean, std = _INPUTS[kind, norm]
         seen = {"image_size": size, "mean": [mean] * 3, "std": [std] * 3, **options}
         try:
@@ -232,14 +232,6 @@ def _block(kind: str, inputs: int, outputs: int, stride: int, norm: bool, later:
 
 #: Names of the classifiers.
 _LAST = ("linear.", "classifier.")
-
-
-def _kind(path: str | Path, tensors: Mapping[str, Tensor]) -> tuple[str, bool]:
-    """Return which network, and whether it has batch norms."""
-    for name, kind in _TELLING.items():
-        if name in tensors:
-            return kind
-    raise ValueError(f"{path}: neither a ResNet-8 nor a MobileNet, which have one of {', '.join(_TELLING)}")
 
 
 def _renamed(tensors: Mapping[str, Tensor], norm: bool) -> dict[str, Tensor]:

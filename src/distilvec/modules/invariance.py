@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distilvec.modules.blocks import token_head
+from distilvec.modules.blocks import token_head, without_dropout
 from distilvec.modules.pipeline import reads_texts, text_routes
 
 if TYPE_CHECKING:
@@ -123,17 +123,14 @@ def probe_model(model: SentenceTransformer) -> InvarianceReport:
     passed = InvarianceReport(True, 0.0, tolerance_of(dtype), "", "")
     if not reads_texts(model) or token_head(model) is not None:
         return passed
-    remedy, training = IGNORED.format("encode every text alone (a batch size of 1)."), model.training
-    reports = [passed]
-    try:
+    remedy, reports = IGNORED.format("encode every text alone (a batch size of 1)."), [passed]
+    with without_dropout(model):
         for route, _, first in text_routes(model):
             tokenizer: Any = getattr(first, "tokenizer", None)
             if getattr(tokenizer, "pad_token", "") is not None:
                 together, side = _encoding(model, route, tokenizer), getattr(tokenizer, "padding_side", None)
                 tolerance = tolerance_of(dtype)
                 reports.append(probe_texts(together, tolerance=tolerance, dtype=dtype, side=side, remedy=remedy))
-    finally:
-        model.train(training)  # encoding leaves it in evaluation mode
     return max(reports, key=lambda report: report.worst)
 
 

@@ -249,11 +249,7 @@ class GaussianKernels(nn.Module):
 
     @classmethod
     def _empty(cls, config: dict[str, Any], shapes: dict[str, list[int]]) -> GaussianKernels:
-        """Kernels without values; no memory is taken for sizes that their weights do not have.
-
-        Raises:
-            DistilvecError: configuration and weights do not belong together.
-        """
+        """Kernels without values; no memory is taken for sizes that their weights do not have."""
         if max(config.get("depth", 0), len(config["widths"])) <= len(shapes):
             with torch.device("meta"):
                 head = cls(config.pop("width"), config.pop("names"), config.pop("widths"), **config)

@@ -85,7 +85,7 @@ def _read(path: str | Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     if not Path(path).is_file():
-        raise DataError("there is no such file", where=str(path))
+        raise DataError("there is no such file", where=str(path), remedy="Check the path.")
     try:
         return load_file(path)
     except (SafetensorError, OSError) as problem:

@@ -135,7 +135,7 @@ def open_model(
     if is_vision(folder):
         from distilvec.modules.vision import open_vision
 
-        return open_vision(folder, device=device, model_kwargs={"dtype": dtype})
+        return open_vision(folder, device=device, dtype=dtype)
     from distilvec.modules.model2vec import is_model2vec
 
     if is_model2vec(folder):
@@ -194,9 +194,6 @@ def _refuse_other_kinds(folder: Path, name: str) -> None:
     """Refuse sparse and multi-vector encoders and rerankers: sentence-transformers would take the blocks alone of them.
 
     It puts mean pooling behind the blocks, which none of them was trained for.
-
-    Raises:
-        DistilvecError: as above.
     """
     listing = folder / "modules.json"
     if not listing.is_file():

@@ -74,11 +74,7 @@ def ridge_map(source: Tensor, target: Tensor, ridge: float = 1e-2, present: Tens
 
 
 def _finite(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in float64.
-
-    Raises:
-        DataError: a value that is not finite.
-    """
+    """Both in float64."""
     inputs, outputs = source.double(), target.double()
     wrong = ~(inputs.isfinite().all(1) & outputs.isfinite().all(1))
     if wrong.any():

@@ -127,11 +127,7 @@ def router_balance(load: Tensor, probability: Tensor) -> Tensor:
 
 
 def _watched(model: nn.Module, outputs: bool) -> tuple[list[Routing], contextlib.ExitStack]:
-    """What the mixtures of a model do from now on, and what ends it when it is closed.
-
-    Raises:
-        DistilvecError: the model has no mixtures.
-    """
+    """What the mixtures of a model do from now on, and what ends it when it is closed."""
     from sentence_transformers import SentenceTransformer
 
     transformer = find_transformer(model) if isinstance(model, SentenceTransformer) else None

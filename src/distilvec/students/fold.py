@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError
-from distilvec.modules.blocks import class_names
+from distilvec.modules.blocks import class_names, without_dropout
+from distilvec.students.fit_texts import hooked
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -75,13 +76,8 @@ def _observe(
         before.append(features["sentence_vector"].cpu().double())
         after.append(features["sentence_embedding"].cpu().double())
 
-    handle = head.register_forward_hook(keep)
-    training = student.training
-    try:
+    with without_dropout(student), hooked([head.register_forward_hook(keep)]):
         student.encode([split_pair(text) for text in texts], batch_size=batch_size, show_progress_bar=False)
-    finally:
-        handle.remove()
-        student.train(training)
     return torch.cat(before), torch.cat(after)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from distilvec.errors import DataError, DistilvecError
+from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer, parameters
 from distilvec.modules.opening import locate, open_model
 from distilvec.modules.pipeline import PoolingChoice, read_plainly, reads_texts, set_length, set_pooling, token_limit
@@ -99,8 +99,6 @@ def open_weights(path: Path, device: str | None = None) -> SentenceTransformer:
     from distilvec.modules.network_files import read_image_network, read_network
     from distilvec.modules.smiles_network import SmilesEncoder
 
-    if not path.is_file():
-        raise DataError("there is no such file", where=str(path), remedy="Check the path.")
     if (of_images := read_image_network(path)) is not None:
         return image_model(of_images, device or "cpu")
     _, network = read_network(path)

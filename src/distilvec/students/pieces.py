@@ -15,7 +15,7 @@ import torch
 from distilvec.errors import DistilvecError
 from distilvec.files import whole
 from distilvec.folders import update
-from distilvec.modules.blocks import class_names, find_transformer
+from distilvec.modules.blocks import class_names, find_transformer, without_dropout
 from distilvec.modules.promised_tokens import around
 from distilvec.modules.task_head import sentence_vectors
 
@@ -80,10 +80,8 @@ def piece_vectors(
     if file is not None and (kept := _kept(file)) is not None:
         return kept
     logger.info("reading %d word pieces one by one", len(ids))
-    was_training = model.training
-    model.eval()
-    parts = [_read(model, ids[start : start + _BATCH], before, after) for start in range(0, len(ids), _BATCH)]
-    model.train(was_training)
+    with without_dropout(model):
+        parts = [_read(model, ids[start : start + _BATCH], before, after) for start in range(0, len(ids), _BATCH)]
     vectors = np.concatenate(parts)
     if file is not None:
         _keep(file, vectors)

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.corpus.keys import split_pair
-from distilvec.modules.blocks import find_blocks
+from distilvec.modules.blocks import find_blocks, without_dropout
 from distilvec.modules.pipeline import default_prompt
 from distilvec.students.electra import tables
 from distilvec.students.factorising import factorise
-from distilvec.students.fit_texts import Seen, hooked, sampled, sampled_tokens, token_batches, without_dropout
+from distilvec.students.fit_texts import Seen, hooked, sampled, sampled_tokens, token_batches
 from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of
 from distilvec.students.shape import Kept, Shape, feed_forward, heads_of, is_electra, shared_heads
 

@@ -183,12 +183,11 @@ class StudentTap:
                 where=name,
                 remedy="Choose a method that needs the final embedding only.",
             )
-        wrong = [layer for layer in tokens if not 0 <= layer <= (count or 0)]
-        if wrong:
-            raise DistilvecError(f"asked for the states of layer {wrong[0]}, the student has 0 to {count}", where=name)
-        wrong = [layer for layer in attention if not 1 <= layer <= (count or 0)]
-        if wrong:
-            raise DistilvecError(f"asked for the maps of layer {wrong[0]}, the student has 1 to {count}", where=name)
+        for what, asked, first in (("states", tokens, 0), ("maps", attention, 1)):
+            wrong = [layer for layer in asked if not first <= layer <= (count or 0)]
+            if wrong:
+                told = f"asked for the {what} of layer {wrong[0]}, the student has {first} to {count}"
+                raise DistilvecError(told, where=name)
         if "cu_seq_lens_q" in features:
             raise DistilvecError(
                 "batches without padding (flash attention's flattened inputs) are not supported",
