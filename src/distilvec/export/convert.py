@@ -20,7 +20,7 @@ from distilvec.export.graph import OPSET, OUTPUT, backend_tokenizer, check_model
 from distilvec.export.outcome import ExportReport, Variant
 from distilvec.files import temporary, writing
 from distilvec.folders import check, publish
-from distilvec.modules.invariance import probe_model
+from distilvec.modules.invariance import cosine_distances, probe_model
 from distilvec.modules.kernel_head import has_kernels
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
@@ -176,7 +176,7 @@ def _measure(
         least = float(cosines.min())
         if precision == "float32":
             check_agreement(cosines, texts, LEAST_COSINE, str(source))
-        if precision == "int8" and not least >= INT8_COSINE:
+        if precision == "int8" and least < INT8_COSINE:
             notes.append(f"int8 changes some vectors visibly (cosine down to {least:.3f}): evaluate it before use.")
         size = sum(file.stat().st_size for file in made.glob(files[precision] + "*"))
         timed = _timed(encoder, texts)
@@ -239,11 +239,8 @@ def _timed(model: Any, texts: list[str]) -> dict[str, float]:
 
 
 def row_cosines(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Cosine of each row of [n, d] with the same row of the other; two zero vectors agree."""
-    a, b = found.astype(np.float64), expected.astype(np.float64)
-    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    both_zero = (np.abs(a).max(axis=1) == 0) & (np.abs(b).max(axis=1) == 0)
-    return np.where(both_zero, 1.0, (a * b).sum(axis=1) / np.maximum(lengths, 1e-30))
+    """Cosine of each row of [n, d] with the same row of the other; equal zero vectors agree, others have -1."""
+    return 1 - cosine_distances(found, expected)
 
 
 def check_agreement(cosines: npt.NDArray[Any], texts: Sequence[str], least: float, where: str) -> None:
@@ -252,8 +249,8 @@ def check_agreement(cosines: npt.NDArray[Any], texts: Sequence[str], least: floa
     Raises:
         DistilvecError: naming the text.
     """
-    if not cosines.min() >= least:
-        worst = int(np.argmin(np.nan_to_num(cosines, nan=-1)))
+    if cosines.min() < least:
+        worst = int(np.argmin(cosines))
         raise DistilvecError(
             f"the exported model gives other vectors: cosine {cosines[worst]:.5f} for the text {texts[worst][:80]!r}, "
             f"at least {least} is needed",

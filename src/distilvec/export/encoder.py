@@ -101,7 +101,7 @@ class OnnxEncoder:
             raise DistilvecError(f"encode takes a list of texts, not the string {texts[:40]!r}", remedy="Write [text].")
         prompt = self._prompt(prompt_name)
         read = [as_read(text) for text in texts]
-        order = sorted(range(len(read)), key=lambda row: -_characters(read[row]))
+        order = sorted(range(len(read)), key=lambda row: -len("".join(read[row])))
         vectors = np.empty((len(read), self.width), dtype=np.float32)
         for start in range(0, len(order), _CHUNK):
             chunk = sorted(order[start : start + _CHUNK])
@@ -163,10 +163,6 @@ def as_read(text: Text) -> str | tuple[str, str]:
         raise DistilvecError(f"an item is a text or a pair of two, not {text!r:.80}", where="texts")
     first, second = text
     return first, second
-
-
-def _characters(text: str | tuple[str, str]) -> int:
-    return len(text) if isinstance(text, str) else sum(map(len, text))
 
 
 class OpenVinoSession:

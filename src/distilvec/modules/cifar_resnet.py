@@ -187,7 +187,7 @@ class CifarResNet(ImageModule):
         return features
 
     @classmethod
-    def from_classifier(cls, path: str | Path, tensors: Mapping[str, Tensor], **options: Any) -> CifarResNet:
+    def from_classifier(cls, path: str | Path, tensors: Mapping[str, Tensor]) -> CifarResNet:
         """The network of a classifier's tensors; its last layer, `linear`, is left out.
 
         Depth and width are read off the tensors, whose names are this class's own.
@@ -195,7 +195,6 @@ class CifarResNet(ImageModule):
         Args:
             path: of the file, for messages.
             tensors: what it holds.
-            options: `image_size`, `mean`, `std`, as for the class; by default CIFAR size and ImageNet statistics.
 
         Raises:
             ValueError: tensors are missing or unknown (named), or of another shape.
@@ -203,7 +202,7 @@ class CifarResNet(ImageModule):
         blocks = [int(found[1]) for name in tensors if (found := re.match(r"layer1\.(\d+)\.", name))]
         if not blocks or "conv1.weight" not in tensors:
             raise ValueError(f"{path}: not a CIFAR residual network, conv1.weight or layer1 is missing")
-        network = cls(6 * (max(blocks) + 1) + 2, len(tensors["conv1.weight"]), **options)
+        network = cls(6 * (max(blocks) + 1) + 2, len(tensors["conv1.weight"]))
         own = {name: tensor for name, tensor in tensors.items() if not name.startswith("linear.")}
         return network._fill(path, own)
 

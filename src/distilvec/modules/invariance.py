@@ -94,7 +94,7 @@ def probe_texts(
     if report.advice or report.passed:
         return report
     other = "right" if side == "left" else "left"
-    if side is not None and _distances(alone, _batched(together, other), gaps).max() <= tolerance:
+    if side is not None and cosine_distances(alone, _batched(together, other), gaps).max() <= tolerance:
         remedy = (
             f"Padding is on the {side}, and with padding on the {other} the vectors agree. "
             f'Set "padding_side" to "{other}" in the tokenizer_config.json of the model.'
@@ -163,7 +163,7 @@ def _batched(together: Together, side: str | None) -> np.ndarray:
     return together([*_SHORT, *(_LONG * count for count in _REPEATS)], side)[: len(_SHORT)]
 
 
-def _distances(alone: np.ndarray, batched: np.ndarray, gaps: bool) -> np.ndarray:
+def cosine_distances(alone: np.ndarray, batched: np.ndarray, gaps: bool = False) -> np.ndarray:
     """Return cosine distances [n]: 0 of equal vectors and gaps on both sides, 2 of other vectors of zeros or NaN."""
     a, b = alone.astype(np.float64), batched.astype(np.float64)
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
@@ -179,7 +179,7 @@ def _compared(
     texts: Sequence[str], alone: np.ndarray, batched: np.ndarray, tolerance: float, dtype: str, gaps: bool
 ) -> InvarianceReport:
     """Compare two readings [n, D] of the same texts; the advice is empty if they differ and are finite."""
-    distances = _distances(alone, batched, gaps)
+    distances = cosine_distances(alone, batched, gaps)
     worst = int(distances.argmax())
     passed = bool(distances[worst] <= tolerance)
     finite = passed or gaps or bool(np.isfinite(alone).all() and np.isfinite(batched).all())

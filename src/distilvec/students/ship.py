@@ -144,7 +144,7 @@ def in_teacher_space(
     mapped = SentenceTransformer(
         modules=modules,
         device=str(student.device),
-        prompts=_prompts(student),
+        prompts={name: prompt for name, prompt in (student.prompts or {}).items() if prompt is not None},
         default_prompt_name=student.default_prompt_name,
         similarity_fn_name=student.similarity_fn_name,
     )
@@ -182,10 +182,6 @@ def router(student: SentenceTransformer, teacher: SentenceTransformer) -> Senten
         prompts={"query": side_prompt(student, "query"), "document": side_prompt(teacher, "document")},
         similarity_fn_name=teacher.similarity_fn_name,
     )
-
-
-def _prompts(model: SentenceTransformer) -> dict[str, str]:
-    return {name: prompt for name, prompt in (model.prompts or {}).items() if prompt is not None}
 
 
 def brings_its_code(module: Any) -> bool:

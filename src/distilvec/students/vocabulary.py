@@ -194,7 +194,7 @@ def _required(spec: dict[str, Any], pieces: dict[int, str], counts: np.ndarray) 
     required = {entry["id"] for entry in spec["added_tokens"] if entry["special"]}
     required |= set(_processor_ids(spec["post_processor"]))
     names = [model.get("unk_token"), *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
-    if _is_byte_level(spec):
+    if "ByteLevel" in json.dumps([spec["pre_tokenizer"], spec["normalizer"]]):
         from tokenizers.pre_tokenizers import ByteLevel
 
         names += ByteLevel.alphabet()
@@ -342,10 +342,6 @@ def _renumber_processor(processor: dict[str, Any] | None, new_ids: dict[int, int
         end: [processor[end][0], new_ids[processor[end][1]]] for end in ("sep", "cls") if end in processor
     }
     return processor | ends
-
-
-def _is_byte_level(spec: dict[str, Any]) -> bool:
-    return "ByteLevel" in json.dumps([spec["pre_tokenizer"], spec["normalizer"]])
 
 
 def _wrap(backend: Any, original: Any) -> Any:
