@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError
-from distilvec.export.convert import write_export
+from distilvec.export.convert import ExportReport, write_export
 from distilvec.export.graph import INSIDE_LIMIT, backend_tokenizer, is_static, weight_bytes
 from distilvec.export.library import fetch_library
-from distilvec.export.outcome import ExportReport
 from distilvec.export.page import PAGE, write_page
 from distilvec.folders import check
 from distilvec.modules.opening import locate

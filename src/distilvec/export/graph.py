@@ -119,7 +119,6 @@ def write_graph(student: SentenceTransformer, file: Path, *, states: bool = Fals
 
     Args:
         student: one that `check_model` let through, in eval mode.
-        file: where the graph goes.
         states: a second output `last_hidden_state` with the token states, where the student has any.
 
     Raises:

@@ -59,7 +59,6 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
     """Refuse a folder that is no model, or that cannot be opened safely. Only small files and headers are read.
 
     Args:
-        folder: where it is.
         name: what the person called it, for messages.
         trust_remote_code: whether classes of the folder's own may be named.
 

@@ -41,10 +41,6 @@ OWN_MODULES = {
 def open_modules(source: str, **arguments: Any) -> SentenceTransformer:
     """A saved model that was checked or that we wrote, of stock modules and modules of ours as they are installed.
 
-    Args:
-        source: folder.
-        **arguments: of `SentenceTransformer`.
-
     Raises:
         DistilvecError, DataError: the weights are incomplete (`nothing_made_up`).
     """
@@ -103,12 +99,7 @@ def open_writing(folder: Path, dtype: Any, trust_remote_code: bool = False) -> t
 
 
 def open_judge(source: str, **arguments: Any) -> CrossEncoder:
-    """A cross-encoder's folder that was checked; it predicts logits.
-
-    Args:
-        source: folder.
-        **arguments: of `CrossEncoder`.
-    """
+    """A cross-encoder's folder that was checked; it predicts logits."""
     from sentence_transformers import CrossEncoder
     from torch.nn import Identity
 

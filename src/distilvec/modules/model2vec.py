@@ -50,7 +50,6 @@ def open_model2vec(folder: str | Path, *, name: str, device: str | None = None) 
     Args:
         folder: one that `is_model2vec`.
         name: what the person called it, for messages.
-        device: where it is put; None = the best device there is.
 
     Raises:
         DataError: table, mapping, weights and tokenizer do not belong together, or a file cannot be read.

@@ -211,12 +211,7 @@ def _refuse_other_kinds(folder: Path, name: str) -> None:
 
 
 def open_pipeline(source: str, **arguments: Any) -> SentenceTransformer:
-    """A saved model that was checked or that we wrote; modules of ours in it open by the classes that are installed.
-
-    Args:
-        source: folder.
-        **arguments: of `SentenceTransformer`.
-    """
+    """A saved model that was checked or that we wrote; modules of ours in it open by the classes that are installed."""
     return (open_moe if is_nomic_moe(source) else open_modules)(source, **arguments)
 
 

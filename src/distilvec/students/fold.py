@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.blocks import class_names, without_dropout
-from distilvec.students.fit_texts import hooked
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -76,7 +75,7 @@ def _observe(
         before.append(features["sentence_vector"].cpu().double())
         after.append(features["sentence_embedding"].cpu().double())
 
-    with without_dropout(student), hooked([head.register_forward_hook(keep)]):
+    with without_dropout(student), head.register_forward_hook(keep):
         student.encode([split_pair(text) for text in texts], batch_size=batch_size, show_progress_bar=False)
     return torch.cat(before), torch.cat(after)
 
