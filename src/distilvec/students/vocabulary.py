@@ -112,7 +112,7 @@ def _reduced(spec: dict[str, Any], pieces: dict[int, str], order: list[int]) -> 
     """
     from tokenizers import Tokenizer
 
-    reduced = Tokenizer.from_str(json.dumps(_reduce(spec, pieces, order)))
+    reduced = Tokenizer.from_str(json.dumps(_reduce(spec, order)))
     if reduced.get_vocab(with_added_tokens=True) != {pieces[old]: new for new, old in enumerate(order)}:
         raise DistilvecError(
             f"this {spec['model']['type']} tokenizer cannot be pruned: its pieces change their ids when it is saved"
@@ -289,7 +289,7 @@ def _compact(kept: set[int], backend: Any) -> list[int]:
     return sorted(kept & in_model) + sorted(kept - in_model)
 
 
-def _reduce(spec: dict[str, Any], pieces: dict[int, str], order: list[int]) -> dict[str, Any]:
+def _reduce(spec: dict[str, Any], order: list[int]) -> dict[str, Any]:
     """The tokenizer's description with the kept pieces only, under their new ids."""
     new_ids = {old: new for new, old in enumerate(order)}
     model = dict(spec["model"])
