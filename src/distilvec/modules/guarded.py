@@ -64,10 +64,10 @@ def _really_cut(model: SentenceTransformer) -> SentenceTransformer:
     width = model.get_embedding_dimension() if size else None
     if size and width and size < width:
         import torch
-        from sentence_transformers.base.modules import Dense
 
-        kept = Dense(width, size, bias=False, activation_function=torch.nn.Identity())
-        kept.linear.weight.data = torch.eye(size, width)
+        from distilvec.modules.projection import dense
+
+        kept = dense(torch.eye(size, width))
         like = next((each for each in model.parameters() if each.is_floating_point()), kept.linear.weight)
         model.append(kept.to(device=like.device, dtype=like.dtype))
     return model

@@ -35,9 +35,8 @@ def fold_head(student: SentenceTransformer, texts: Sequence[str], batch_size: in
         DistilvecError: the student has no expert head.
         DataError: fewer than 10 texts.
     """
-    from sentence_transformers.base.modules import Dense
-
     from distilvec.modules.expert_head import ExpertHead
+    from distilvec.modules.projection import dense
 
     names = [key for key, module in student.named_children() if type(module).__name__ == ExpertHead.__name__]
     if not names:
@@ -51,15 +50,8 @@ def fold_head(student: SentenceTransformer, texts: Sequence[str], batch_size: in
     before, after = _observe(student, head, texts, batch_size)
     held_out = torch.arange(len(before)) % _HELD_OUT == 0
     weight, bias = _residual_fit(before[~held_out], after[~held_out])
-    dense = Dense(
-        in_features=head.width,
-        out_features=head.width,
-        activation_function=None,
-        init_weight=weight.to(student.dtype),
-        init_bias=bias.to(student.dtype),
-        use_residual=True,
-    )
-    setattr(student, name, dense.to(student.device).train(student.training))
+    folding = dense(weight.to(student.dtype), bias.to(student.dtype), use_residual=True)
+    setattr(student, name, folding.to(student.device).train(student.training))
     folded = before[held_out] + before[held_out] @ weight.double().mT + bias.double()
     return float(nn.functional.cosine_similarity(folded, after[held_out]).mean())
 

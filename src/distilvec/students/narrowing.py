@@ -231,7 +231,9 @@ def _lead_back(
     student: SentenceTransformer, source: SentenceTransformer, texts: Sequence[str], width: int, kept: Seen
 ) -> float:
     """Put the map behind the student's pooling; its R² on every eighth text, which it is not fitted to."""
-    from sentence_transformers.sentence_transformer.modules import Dense, Pooling
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    from distilvec.modules.projection import dense
 
     modules = list(student.children())
     place = next(number for number, module in enumerate(modules) if isinstance(module, Pooling))
@@ -245,13 +247,7 @@ def _lead_back(
     seen.add(torch.cat([ours, theirs], 1))
     whole = torch.cat([torch.zeros(theirs.shape[1], ours.shape[1]), torch.eye(theirs.shape[1])], 1)
     fitted = refit(seen, whole, torch.zeros(theirs.shape[1]), torch.arange(ours.shape[1]))
-    head = Dense(
-        in_features=ours.shape[1],
-        out_features=theirs.shape[1],
-        activation_function=None,
-        init_weight=fitted.weight,
-        init_bias=fitted.bias,
-    ).to(student.device)
+    head = dense(fitted.weight, fitted.bias).to(student.device)
     student._modules.clear()
     for number, module in enumerate([*modules[:place], pooling, head, *modules[place + 1 :]]):
         student.add_module(str(number), module)

@@ -117,7 +117,9 @@ def in_teacher_space(
         DistilvecError: the map takes vectors of another width.
     """
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Dense, Normalize
+    from sentence_transformers.base.modules import Normalize
+
+    from distilvec.modules.projection import dense, is_identity
 
     modules: Any = OrderedDict(student.named_children())
     if modules and isinstance(next(reversed(modules.values())), Normalize):
@@ -127,18 +129,9 @@ def in_teacher_space(
         raise DistilvecError(
             f"the teacher's map takes vectors of width {teacher_map.in_features}, the student gives {width}"
         )
-    bias = teacher_map.bias
-    from distilvec.modules.projection import is_identity
-
     if not is_identity(teacher_map):
-        modules[free_name(modules, "teacher_map")] = Dense(
-            in_features=teacher_map.in_features,
-            out_features=teacher_map.out_features,
-            bias=bias is not None,
-            activation_function=None,
-            init_weight=teacher_map.weight.detach().clone(),
-            init_bias=None if bias is None else bias.detach().clone(),
-        )
+        bias = None if teacher_map.bias is None else teacher_map.bias.detach().clone()
+        modules[free_name(modules, "teacher_map")] = dense(teacher_map.weight.detach().clone(), bias)
     if normalize:
         modules[free_name(modules, "normalize")] = Normalize()
     mapped = SentenceTransformer(
