@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from distilvec.alignment.loading import unlimited
 from distilvec.errors import DistilvecError
 from distilvec.export.encoder import CONFIG, LAYOUTS, Precision, as_read, load_onnx, need
 from distilvec.export.graph import OPSET, OUTPUT, backend_tokenizer, check_model, quantize, write_graph
@@ -181,11 +180,13 @@ def write_export(
 
 def _write_companions(student: SentenceTransformer, source: Path, made: Path, inputs: Sequence[str]) -> None:
     """The tokenizer, the settings of encode(), and the folder's own descriptions of its modules."""
+    from distilvec.students.vocabulary import plain_backend
+
     tokenizer: Any = student.tokenizer
     truncation = backend_tokenizer(student).truncation or {}
     try:
         # The lengths of the last batch that it read are no part of it.
-        unlimited(backend_tokenizer(student)).save(str(made / "tokenizer.json"))
+        plain_backend(tokenizer).save(str(made / "tokenizer.json"))
     except Exception as problem:  # tokenizers wraps what the system says in an error without a kind
         raise OSError(str(problem)) from problem
     bare = tokenizer is backend_tokenizer(student)

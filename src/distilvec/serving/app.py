@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.alignment.loading import unlimited
 from distilvec.corpus.keys import is_blank
 from distilvec.errors import EnvironmentProblem
 from distilvec.serving.batcher import Batcher, BusyError
@@ -264,7 +263,11 @@ def _counter(model: SentenceTransformer) -> Any:
     """A copy of the model's tokenizer that neither pads nor cuts, as the model's own does for each batch."""
     tokenizer: Any = getattr(model, "tokenizer", None)
     backend: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    return unlimited(backend) if hasattr(backend, "encode_batch_fast") else None
+    if not hasattr(backend, "encode_batch_fast"):
+        return None
+    from distilvec.students.vocabulary import plain_backend
+
+    return plain_backend(backend)
 
 
 def _encoder(model: SentenceTransformer, batch: int) -> Any:

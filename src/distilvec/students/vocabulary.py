@@ -121,13 +121,13 @@ def _reduced(spec: dict[str, Any], pieces: dict[int, str], order: list[int]) -> 
 
 
 def plain_backend(tokenizer: Any) -> Any:
-    """A copy of a transformers tokenizer's `tokenizers.Tokenizer` that neither pads nor truncates, as saved ones do.
+    """A copy of a tokenizer's `tokenizers.Tokenizer` that neither pads nor truncates, as saved ones do.
 
     Raises:
         DistilvecError: the tokenizer is written in Python.
     """
     check_fast(tokenizer)
-    return unlimited(tokenizer.backend_tokenizer)
+    return unlimited(getattr(tokenizer, "backend_tokenizer", tokenizer))
 
 
 class _Use:
