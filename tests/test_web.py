@@ -166,17 +166,18 @@ def test_students_beyond_the_pipeline_of_transformers_js(
     assert "`sentence_embedding`" in (tmp_path / "static" / "README.md").read_text()
 
 
-def test_the_library_is_the_one_that_is_meant(tmp_path: Path) -> None:
+def test_the_library_is_the_one_that_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packages = archives(tmp_path / "archives")
+    monkeypatch.setattr(library, "PACKAGES", packages)
     target = tmp_path / "library"
     target.mkdir()
     first = tmp_path / "archives" / packages[0].archive
     first.write_bytes(first.read_bytes() + b"x")
     with pytest.raises(DataError, match=rf"/{packages[0].archive}: .*{packages[0].version}.*`npm pack"):
-        library.fetch_library(target, tmp_path / "archives", packages)
+        library.fetch_library(target, tmp_path / "archives")
     first.unlink()
     with pytest.raises(DistilvecError, match=rf"/archives: .*{packages[0].archive}.*`npm pack"):
-        library.fetch_library(target, tmp_path / "archives", packages)
+        library.fetch_library(target, tmp_path / "archives")
 
 
 def test_npm_is_missing_or_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,11 +113,14 @@ def pieces(data: Path) -> None:
 
 
 def features(shared: Path) -> None:
+    from safetensors.torch import load_file
+
     from distilvec.kinds.image.images import data_uri
     from distilvec.modules.cifar_resnet import CifarResNet, image_model
 
     archive = np.load(shared / "data" / "images" / "cifar10.npz")
-    model = image_model(CifarResNet.from_classifier(shared / "models" / "cifar10_resnet20.safetensors"))
+    classifier = shared / "models" / "cifar10_resnet20.safetensors"
+    model = image_model(CifarResNet.from_classifier(classifier, load_file(classifier)))
     found = {}
     for part, count in zip(("train", "test"), FEATURES, strict=True):
         vectors = model.encode([data_uri(image) for image in archive[f"{part}_images"][:count]])

@@ -21,7 +21,9 @@ from tests.modules.pictures import data_uri, pictures
 from tests.shared import SHARED, SMALL, needs_shared
 from torch.nn import functional
 
+from distilvec.errors import DataError
 from distilvec.modules.cifar_resnet import CifarResNet, image_model
+from distilvec.modules.network_files import read_image_network
 
 OWN = {"cifar_resnet.CifarResNet": CifarResNet}
 
@@ -208,7 +210,8 @@ def classifier(net: CifarResNet, file: Path, **changes: torch.Tensor | None) -> 
 
 def test_a_classifiers_file_gives_its_features(tmp_path) -> None:
     net, images = network(depth=14), list(pictures(4))
-    read = CifarResNet.from_classifier(classifier(net, tmp_path / "net.safetensors"))
+    file = classifier(net, tmp_path / "net.safetensors")
+    read = CifarResNet.from_classifier(file, load_file(file))
     assert (read.depth, read.width, read.training) == (14, 4, False)
     assert np.array_equal(image_model(read).encode(images), image_model(net).encode(images))
 
@@ -228,13 +231,13 @@ def test_a_classifiers_file_gives_its_features(tmp_path) -> None:
 def test_a_file_of_another_network_is_refused_by_name(tmp_path, changes, message) -> None:
     file = classifier(network(depth=14), tmp_path / "net.safetensors", **changes)
     with pytest.raises(ValueError, match=rf"/net\.safetensors: (.|\n)*{message}"):
-        CifarResNet.from_classifier(file)
+        CifarResNet.from_classifier(file, load_file(file))
 
 
 def test_a_file_that_is_not_safetensors_is_refused(tmp_path) -> None:
     (tmp_path / "net.safetensors").write_text("nothing of the kind")
-    with pytest.raises(ValueError, match=r"/net\.safetensors: .*header"):
-        CifarResNet.from_classifier(tmp_path / "net.safetensors")
+    with pytest.raises(DataError, match=r"/net\.safetensors: .*header"):
+        read_image_network(tmp_path / "net.safetensors")
 
 
 def test_bit_identical_after_save_and_load_also_without_distilvec(start, tmp_path) -> None:
@@ -311,7 +314,7 @@ def test_golden_features(subtests: pytest.Subtests) -> None:
 
 
 def check_golden(file: Path, depth: int) -> None:
-    net = CifarResNet.from_classifier(file)
+    net = CifarResNet.from_classifier(file, load_file(file))
     assert (net.depth, net.width) == (depth, 16)
     images = np.load(SMALL / "data" / "images" / "cifar10.npz")["test_images"][:8]
     golden = np.load(SMALL / "models" / "goldens.npz")

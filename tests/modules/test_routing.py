@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -41,18 +40,13 @@ def test_what_each_router_did(student: SentenceTransformer) -> None:
         assert torch.equal(each.selected.sum(-1), 2 * real)
         best = each.probabilities[real].topk(2)
         assert torch.equal(each.weights[real], best.values) and torch.equal(each.chosen[real], best.indices)
-        assert each.load.sum() == pytest.approx(1)
-        counts = torch.bincount(best.indices.flatten(), minlength=4)
-        torch.testing.assert_close(each.load, counts / counts.sum())
-        p = each.probabilities[real]
-        torch.testing.assert_close(each.entropy, -(p * p.log()).sum(-1).mean())
-        assert 0 < each.entropy < math.log(4)
+        assert torch.equal(each.selected.sum((0, 1)), torch.bincount(best.indices.flatten(), minlength=4))
         assert each.outputs is not None and each.outputs.shape == (*real.shape, 2, nomic_moe.WIDTH)
 
 
 def test_the_sums_give_the_balance_of_all_tokens(student: SentenceTransformer) -> None:
     features = student.preprocess(TEXTS)
-    handle = hand_out_routing(student)
+    handed = hand_out_routing(student)
     with routing(student) as seen:
         output = StudentTap(student)(features, views=2)
     load, mass = (output.extras[name].flatten(0, 1) for name in ("router_load", "router_probability"))
@@ -65,7 +59,7 @@ def test_the_sums_give_the_balance_of_all_tokens(student: SentenceTransformer) -
     gradients = [torch.autograd.grad(value, routers, retain_graph=True) for value in (found, expected)]
     torch.testing.assert_close(*gradients)
     assert all(gradient.abs().max() > 1e-4 for gradient in gradients[0])
-    handle.remove()
+    handed.close()
     assert not any(module.watchers for module in mixtures(student[0].model).values())
     assert "router_load" not in StudentTap(student)(features, views=1).extras
 

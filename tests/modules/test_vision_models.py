@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from distilvec.errors import DistilvecError
+from distilvec.modules.opening import open_pipeline
 from distilvec.modules.vision import image_pooling, is_vision, open_vision
 from distilvec.students import load_student
 from distilvec.teachers import load_teacher
@@ -140,7 +141,7 @@ def test_saved_vision_models_open_with_plain_sentence_transformers(folders, kind
     plain = SentenceTransformer(str(tmp_path / "student"), device="cpu")
     assert np.array_equal(plain.encode(images), model.encode(images))
     assert plain.get_embedding_dimension() == model.get_embedding_dimension()
-    again = open_vision(tmp_path / "student", device="cpu")  # a folder of sentence-transformers as it is
+    again = open_pipeline(str(tmp_path / "student"), device="cpu")
     assert np.array_equal(again.encode(images), model.encode(images))
     assert is_vision(folders[kind])
     assert not is_vision(tmp_path / "student")
@@ -176,14 +177,6 @@ def test_weights_of_half_precision_are_read_as_float32(folders, tmp_path) -> Non
     model.save_pretrained(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text((folders["vit"] / "preprocessor_config.json").read_text())
     assert {p.dtype for p in open_vision(tmp_path, device="cpu").parameters()} == {torch.float32}
-
-
-def test_arguments_for_the_model(folders) -> None:
-    without = open_vision(folders["vit"], device="cpu", model_kwargs={"add_pooling_layer": False})
-    assert without[0].model.pooler is None
-    # BEiT's pooler is what is read.
-    kept = open_vision(folders["beit"], device="cpu", model_kwargs={"add_pooling_layer": False})
-    assert kept[0].model.pooler is not None
 
 
 def test_an_unknown_kind_has_its_positions_averaged() -> None:

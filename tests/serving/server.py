@@ -14,8 +14,8 @@ import httpx2
 import uvicorn
 
 from distilvec.serving import Batcher
+from distilvec.serving.app import Limits
 from distilvec.serving.connections import configured
-from distilvec.serving.limits import Limits
 
 
 class Arrivals:

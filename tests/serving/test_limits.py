@@ -22,7 +22,7 @@ from sentence_transformers import SentenceTransformer
 from tests.serving.server import Arrivals, batched, posted, running
 
 from distilvec.serving import Batcher, application
-from distilvec.serving.limits import Limits
+from distilvec.serving.app import Limits
 from distilvec.students import load_student
 
 HEAD = b"POST /v1/embeddings HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"

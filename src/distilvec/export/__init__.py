@@ -6,12 +6,11 @@
 from typing import TYPE_CHECKING
 
 from distilvec.export.encoder import OnnxEncoder, load_onnx
-from distilvec.export.outcome import ExportReport, Variant
 from distilvec.late import exports
 
 if TYPE_CHECKING:
     from distilvec.export.browser import export_web
-    from distilvec.export.convert import export_onnx
+    from distilvec.export.convert import ExportReport, Variant, export_onnx
     from distilvec.export.gguf import export_gguf
     from distilvec.export.model2vec import export_model2vec
 

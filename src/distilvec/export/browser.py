@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError
-from distilvec.export.convert import write_export
+from distilvec.export.convert import ExportReport, write_export
 from distilvec.export.graph import INSIDE_LIMIT, backend_tokenizer, is_static, weight_bytes
 from distilvec.export.library import fetch_library
-from distilvec.export.outcome import ExportReport
 from distilvec.export.page import PAGE, write_page
 from distilvec.folders import check
 from distilvec.modules.opening import locate
@@ -106,11 +105,7 @@ def pipeline_options(student: SentenceTransformer) -> dict[str, Any] | None:
 
 
 def _write_layout(student: SentenceTransformer, source: Path, made: Path) -> None:
-    """Write what transformers.js reads besides the graphs, `encoder.js`, and a page that says how to use both.
-
-    Raises:
-        DistilvecError: the weights do not fit into one file.
-    """
+    """Write what transformers.js reads besides the graphs, `encoder.js`, and a page that says how to use both."""
     if weight_bytes(student) > INSIDE_LIMIT:
         raise DistilvecError(
             f"{weight_bytes(student):,} bytes of weights are too many for a browser", where=str(source)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,10 +17,9 @@ import torch
 from distilvec.errors import DistilvecError
 from distilvec.export.encoder import CONFIG, LAYOUTS, Precision, as_read, load_onnx, need
 from distilvec.export.graph import OPSET, OUTPUT, backend_tokenizer, check_model, quantize, write_graph
-from distilvec.export.outcome import ExportReport, Variant
 from distilvec.files import temporary, writing
 from distilvec.folders import check, publish
-from distilvec.modules.invariance import probe_model
+from distilvec.modules.invariance import cosine_distances, probe_model
 from distilvec.modules.kernel_head import has_kernels
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
@@ -46,6 +47,67 @@ _SENTENCES = (
     "In 1969, two people walked on the Moon; about 600 million watched them.",
     "Water boils at a lower temperature high up in the mountains, because the air presses less on it.",
 )
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One form of the model.
+
+    Attributes:
+        name: torch, onnx float32 or onnx int8.
+        file: its file in the export's folder; None for torch.
+        size_bytes: of the weights (and, for ONNX, the graph).
+        cosine_min, cosine_mean: against torch, over the texts of the check.
+        texts_per_second, latency_p50_ms, latency_p95_ms: on this machine; latency is of one text.
+    """
+
+    name: str
+    file: str | None
+    size_bytes: int
+    cosine_min: float
+    cosine_mean: float
+    texts_per_second: float
+    latency_p50_ms: float
+    latency_p95_ms: float
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """The outcome of `export_onnx`. `notes` say what a user should look at before shipping."""
+
+    folder: Path
+    variants: list[Variant]
+    texts: int
+    notes: list[str] = field(default_factory=list)
+
+    def variant(self, name: str) -> Variant:
+        """The variant of this name (KeyError where it was not made)."""
+        return {variant.name: variant for variant in self.variants}[name]
+
+    def table(self) -> str:
+        """Size, agreement and speed before and after, as plain text."""
+        from distilvec.report.grid import Cell, Grid
+        from distilvec.words import number, size
+
+        rows = [
+            [
+                Cell(each.name),
+                Cell(each.file or "—"),
+                Cell(size(each.size_bytes)),
+                Cell(f"{each.cosine_mean:.5f}"),
+                Cell(f"{each.cosine_min:.5f}"),
+                Cell(number(each.texts_per_second)),
+                Cell(f"{each.latency_p50_ms:.1f} / {each.latency_p95_ms:.1f}"),
+            ]
+            for each in self.variants
+        ]
+        header = ["model", "file", "size", "cosine to torch, mean", "least", "texts/s", "p50 / p95 ms"]
+        notes = [f"Agreement over {self.texts} texts; speed on this machine.", *self.notes]
+        return Grid(header, rows, notes).text()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values, without the folder's place."""
+        return {"variants": [asdict(each) for each in self.variants], "texts": self.texts, "notes": self.notes}
 
 
 @at_work
@@ -91,34 +153,26 @@ def write_export(
         states: whether the graph gives token states too.
         beside: writes these further files into the unfinished folder, once the graphs are checked.
     """
-    need("onnx", "onnxscript", "onnxruntime")
-    out, source = Path(out_folder).expanduser(), locate(model_folder)
-    refuse_itself(source, out)
-    check(out, "export", (*_NAMES, *names))
-    from distilvec.students import load_student
-
-    student = load_student(source, device="cpu").eval()
+    need("ONNX", "onnx", "onnx", "onnxscript", "onnxruntime")
+    out, source, student = begun(model_folder, out_folder, "export", (*_NAMES, *names))
     check_model(student, str(model_folder))
     chosen = list(texts) if texts is not None else check_texts(student)
     if not chosen:
         raise DistilvecError("agreement needs texts to encode", where="texts")
     files, ticker = LAYOUTS[layout], Ticker("exporting", "steps", kept=False)
-    with writing("export", out):
-        out.mkdir(parents=True, exist_ok=True)
-        with temporary(out) as made:
-            (made / files["float32"]).parent.mkdir(parents=True)
-            ticker(0, 4, "writing the graph")
-            inputs = write_graph(student, made / files["float32"], states=states(student))
-            _write_companions(student, source, made, inputs)
-            ticker(1, 4, "quantizing")
-            if quantized:
-                quantize(made / files["float32"], made / files["int8"])
-            ticker(2, 4, "comparing with torch")
-            variants, notes = _measure(student, source, made, chosen, files, quantized)
-            ticker(3, 4, "writing the other files")
-            beside(student, made)
-            publish(made, out, "export", last=CONFIG)
-        ticker(4, 4)
+    with made_whole(out, "export", CONFIG) as made:
+        (made / files["float32"]).parent.mkdir(exist_ok=True)
+        ticker(0, 4, "writing the graph")
+        inputs = write_graph(student, made / files["float32"], states=states(student))
+        _write_companions(student, source, made, inputs)
+        ticker(1, 4, "quantizing")
+        if quantized:
+            quantize(made / files["float32"], made / files["int8"])
+        ticker(2, 4, "comparing with torch")
+        variants, notes = _measure(student, source, made, chosen, files, quantized)
+        ticker(3, 4, "writing the other files")
+        beside(student, made)
+    ticker(4, 4)
     found = probe_model(student)
     notes += [] if found.passed else [f"The model itself: {found.warning}"]
     return ExportReport(out, variants, len(chosen), [*notes, *left_behind(source)])
@@ -126,16 +180,13 @@ def write_export(
 
 def _write_companions(student: SentenceTransformer, source: Path, made: Path, inputs: Sequence[str]) -> None:
     """The tokenizer, the settings of encode(), and the folder's own descriptions of its modules."""
-    from tokenizers import Tokenizer
+    from distilvec.students.vocabulary import plain_backend
 
     tokenizer: Any = student.tokenizer
-    backend = Tokenizer.from_str(backend_tokenizer(student).to_str())
-    truncation = backend.truncation or {}
-    # The lengths of the last batch that it read are no part of it.
-    backend.no_padding()
-    backend.no_truncation()
+    truncation = backend_tokenizer(student).truncation or {}
     try:
-        backend.save(str(made / "tokenizer.json"))
+        # The lengths of the last batch that it read are no part of it.
+        plain_backend(tokenizer).save(str(made / "tokenizer.json"))
     except Exception as problem:  # tokenizers wraps what the system says in an error without a kind
         raise OSError(str(problem)) from problem
     bare = tokenizer is backend_tokenizer(student)
@@ -187,7 +238,7 @@ def _measure(
         least = float(cosines.min())
         if precision == "float32":
             check_agreement(cosines, texts, LEAST_COSINE, str(source))
-        if precision == "int8" and not least >= INT8_COSINE:
+        if precision == "int8" and least < INT8_COSINE:
             notes.append(f"int8 changes some vectors visibly (cosine down to {least:.3f}): evaluate it before use.")
         size = sum(file.stat().st_size for file in made.glob(files[precision] + "*"))
         timed = _timed(encoder, texts)
@@ -196,16 +247,42 @@ def _measure(
     return variants, notes
 
 
-def refuse_itself(source: Path, out: Path) -> None:
-    """An export replaces what an earlier one left, and must not replace what it is made of.
+def begun(
+    model_folder: str | Path, out_folder: str | Path, kind: str, names: Collection[str]
+) -> tuple[Path, Path, SentenceTransformer]:
+    """Look at both folders of an export before the student is opened; returns them and the student.
+
+    Args:
+        kind, names: of the export and of its files (`folders.check`).
 
     Raises:
-        DistilvecError: both are one folder.
+        DistilvecError: both are one folder, and an export replaces what an earlier one left; or the folder holds what
+            no export wrote.
     """
+    from distilvec.students import load_student
+
+    out, source = Path(out_folder).expanduser(), locate(model_folder)
     if source.resolve() == out.resolve():
         raise DistilvecError(
             "the export would replace the model that it is made of", where=str(out), remedy="Name another folder (-o)."
         )
+    check(out, kind, names)
+    return out, source, load_student(source, device="cpu").eval()
+
+
+@contextmanager
+def made_whole(out: Path, kind: str, last: str) -> Iterator[Path]:
+    """A folder for the files of an export; they take their places in `out` together, `last` behind the others.
+
+    Raises:
+        EnvironmentProblem: the disk is full or the place cannot be written.
+    """
+    with writing("export", out):
+        out.mkdir(parents=True, exist_ok=True)
+        with temporary(out) as made:
+            made.mkdir()
+            yield made
+            publish(made, out, kind, last=last)
 
 
 def left_behind(folder: Path) -> list[str]:
@@ -224,11 +301,8 @@ def _timed(model: Any, texts: list[str]) -> dict[str, float]:
 
 
 def row_cosines(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Cosine of each row of [n, d] with the same row of the other; two zero vectors agree."""
-    a, b = found.astype(np.float64), expected.astype(np.float64)
-    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    both_zero = (np.abs(a).max(axis=1) == 0) & (np.abs(b).max(axis=1) == 0)
-    return np.where(both_zero, 1.0, (a * b).sum(axis=1) / np.maximum(lengths, 1e-30))
+    """Cosine of each row of [n, d] with the same row of the other; equal zero vectors agree, others have -1."""
+    return 1 - cosine_distances(found, expected)
 
 
 def check_agreement(cosines: npt.NDArray[Any], texts: Sequence[str], least: float, where: str) -> None:
@@ -237,8 +311,8 @@ def check_agreement(cosines: npt.NDArray[Any], texts: Sequence[str], least: floa
     Raises:
         DistilvecError: naming the text.
     """
-    if not cosines.min() >= least:
-        worst = int(np.argmin(np.nan_to_num(cosines, nan=-1)))
+    if cosines.min() < least:
+        worst = int(np.argmin(cosines))
         raise DistilvecError(
             f"the exported model gives other vectors: cosine {cosines[worst]:.5f} for the text {texts[worst][:80]!r}, "
             f"at least {least} is needed",

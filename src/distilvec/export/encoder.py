@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
-from distilvec.export.openvino import OpenVinoSession
 from distilvec.validation import first_problem
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ Text = str | Sequence[str]
 _CHUNK = 4096
 
 
-def need(*packages: str) -> None:
-    """Refuse to start without the packages of the extra `onnx`.
+def need(what: str, extra: str, *packages: str) -> None:
+    """Refuse to start without the packages of an extra.
 
     Raises:
         EnvironmentProblem: one of them is missing.
@@ -44,7 +43,7 @@ def need(*packages: str) -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise EnvironmentProblem(
-            f"ONNX needs {', '.join(missing)}, which is not installed", remedy="pip install 'distilvec[onnx]'"
+            f"{what} needs {', '.join(missing)}, which is not installed", remedy=f"pip install 'distilvec[{extra}]'"
         )
 
 
@@ -103,7 +102,7 @@ class OnnxEncoder:
             raise DistilvecError(f"encode takes a list of texts, not the string {texts[:40]!r}", remedy="Write [text].")
         prompt = self._prompt(prompt_name)
         read = [as_read(text) for text in texts]
-        order = sorted(range(len(read)), key=lambda row: -_characters(read[row]))
+        order = sorted(range(len(read)), key=lambda row: -len("".join(read[row])))
         vectors = np.empty((len(read), self.width), dtype=np.float32)
         for start in range(0, len(order), _CHUNK):
             chunk = sorted(order[start : start + _CHUNK])
@@ -167,12 +166,39 @@ def as_read(text: Text) -> str | tuple[str, str]:
     return first, second
 
 
-def _characters(text: str | tuple[str, str]) -> int:
-    return len(text) if isinstance(text, str) else sum(map(len, text))
+class OpenVinoSession:
+    """A graph compiled for the processor, with the `run` of onnxruntime's sessions.
+
+    It computes in float32 wherever the graph does: left to itself, OpenVINO takes bfloat16 where the processor has it.
+
+    Args:
+        file: an ONNX file.
+        threads: None = OpenVINO's own choice.
+
+    Raises:
+        EnvironmentProblem: the extra `openvino` is not installed.
+        RuntimeError: OpenVINO cannot read or compile the graph.
+    """
+
+    def __init__(self, file: Path, threads: int | None = None) -> None:
+        need("This engine", "openvino", "openvino")
+        import openvino
+
+        core = openvino.Core()
+        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
+        if threads is not None:
+            settings["INFERENCE_NUM_THREADS"] = threads
+        self._model = core.compile_model(core.read_model(str(file)), "CPU", settings)
+
+    def run(self, outputs: Sequence[str], feed: Mapping[str, npt.NDArray[np.int64]]) -> list[npt.NDArray[Any]]:
+        """The named outputs for these inputs."""
+        # A request of its own: the one of the model's own call is shared by all threads that are in it.
+        tensors = self._model.create_infer_request().infer(dict(feed))
+        return [np.array(tensors[name]) for name in outputs]
 
 
 def _onnxruntime(file: Path, threads: int | None) -> onnxruntime.InferenceSession:
-    need("onnxruntime")
+    need("ONNX", "onnx", "onnxruntime")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

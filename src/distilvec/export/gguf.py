@@ -11,15 +11,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.export.convert import LEAST_COSINE, check_agreement, check_texts, left_behind, refuse_itself, row_cosines
+from distilvec.errors import DistilvecError
+from distilvec.export.convert import (
+    LEAST_COSINE,
+    begun,
+    check_agreement,
+    check_texts,
+    left_behind,
+    made_whole,
+    row_cosines,
+)
+from distilvec.export.encoder import need
 from distilvec.export.graph import check_model, is_static
 from distilvec.export.llama_tensors import EXACT, Weights, llama_weights
 from distilvec.export.llama_vocabulary import write_vocabulary
-from distilvec.files import temporary, writing
-from distilvec.folders import check, publish
 from distilvec.modules.blocks import find_transformer
-from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import default_prompt, token_limit
 from distilvec.progress import at_work
 from distilvec.words import size
@@ -78,14 +84,9 @@ def export_gguf(model_folder: str | Path, out_folder: str | Path, *, quantize: b
             the folder holds what no export wrote.
         EnvironmentProblem: the extra `gguf` is not installed, or the folder cannot be written.
     """
-    if importlib.util.find_spec("gguf") is None:
-        raise EnvironmentProblem("GGUF needs gguf, which is not installed", remedy="pip install 'distilvec[gguf]'")
-    from distilvec.students import load_student
-
-    out, source, where = Path(out_folder).expanduser(), locate(model_folder), str(model_folder)
-    refuse_itself(source, out)
-    check(out, "gguf", tuple(FILES.values()))
-    student = load_student(source, device="cpu").eval()
+    need("GGUF", "gguf", "gguf")
+    where = str(model_folder)
+    out, source, student = begun(model_folder, out_folder, "gguf", tuple(FILES.values()))
     pooling, notes = _readable(student, where)
     weights, added = llama_weights(find_transformer(student).model, where)  # type: ignore[union-attr]
     longest, positions = token_limit(student), len(weights["position_embd.weight"])
@@ -94,25 +95,17 @@ def export_gguf(model_folder: str | Path, out_folder: str | Path, *, quantize: b
     notes += ["The narrow table became one more block, because llama.cpp has none."] * added
     texts = _compared(student, longest or positions)
     files = []
-    with writing("export", out):
-        out.mkdir(parents=True, exist_ok=True)
-        with temporary(out) as made:
-            made.mkdir()
-            for precision in list(FILES)[: 1 + quantize]:
-                file = made / FILES[precision]
-                notes += [each for each in _write(file, student, weights, pooling, where) if each not in notes]
-                least, most = _agreement(student, file, texts, where)
-                files.append(GgufFile(out / file.name, file.stat().st_size, least, most))
-            publish(made, out, "gguf", last=FILES["f16"])
+    with made_whole(out, "gguf", FILES["f16"]) as made:
+        for precision in list(FILES)[: 1 + quantize]:
+            file = made / FILES[precision]
+            notes += [each for each in _write(file, student, weights, pooling, where) if each not in notes]
+            least, most = _agreement(student, file, texts, where)
+            files.append(GgufFile(out / file.name, file.stat().st_size, least, most))
     return GgufReport(files, len(texts), [*notes, *left_behind(source)])
 
 
 def _readable(student: SentenceTransformer, where: str) -> tuple[str, list[str]]:
-    """Name of the pooling in GGUF, and notes.
-
-    Raises:
-        DistilvecError: something has no place in llama.cpp's BERT.
-    """
+    """Name of the pooling in GGUF, and notes."""
     from sentence_transformers.base.modules import Normalize
     from sentence_transformers.sentence_transformer.modules import Pooling
 
@@ -184,11 +177,7 @@ def _compared(student: SentenceTransformer, most: int) -> list[str]:
 
 
 def _agreement(student: SentenceTransformer, file: Path, texts: Sequence[str], where: str) -> tuple[Any, Any]:
-    """The least cosine and the largest difference of numbers between llama.cpp's vectors and the student's, or None.
-
-    Raises:
-        DistilvecError: the cosine of f16 is below 0.999.
-    """
+    """The least cosine and the largest difference of numbers between llama.cpp's vectors and the student's, or None."""
     if not texts:
         return None, None
     expected = np.asarray(student.encode(list(texts), prompt="", normalize_embeddings=True, show_progress_bar=False))

@@ -119,7 +119,6 @@ def write_graph(student: SentenceTransformer, file: Path, *, states: bool = Fals
 
     Args:
         student: one that `check_model` let through, in eval mode.
-        file: where the graph goes.
         states: a second output `last_hidden_state` with the token states, where the student has any.
 
     Raises:
@@ -189,9 +188,6 @@ def _name_axes(model: Any) -> None:
 
     The exporter leaves shapes from before its own folding of transposed weights, on which quantising stumbles;
     whoever needs shapes infers them anew.
-
-    Raises:
-        DistilvecError: an axis has become fixed.
     """
     named: dict[str, str] = {}
     for value in model.graph.input:

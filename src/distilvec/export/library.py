@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,28 +88,24 @@ PACKAGES = (
 )
 
 
-def fetch_library(target: Path, archives: Path | None = None, packages: Sequence[Package] | None = None) -> None:
+def fetch_library(target: Path, archives: Path | None = None) -> None:
     """Put the library's files into a folder. Files that end with .bin are compressed there (gzip).
 
     Args:
         target: an empty folder.
         archives: folder with the packages' archives, as `npm pack` names them; None = ask npm for them.
-        packages: what is fetched; None = `PACKAGES`.
 
     Raises:
         DistilvecError: `archives` lacks one of them.
         DataError: an archive is not the one that is meant.
         EnvironmentProblem: there is no npm, or the registry does not answer.
     """
-    packages = PACKAGES if packages is None else packages
-    if archives is not None:
-        for package in packages:
-            _unpack(_given(archives, package), package, target)
-        return
     with tempfile.TemporaryDirectory(prefix="distilvec-npm-") as place:
-        _pack(packages, Path(place))
-        for package in packages:
-            _unpack(Path(place) / package.archive, package, target)
+        if archives is None:
+            archives = Path(place)
+            _pack(archives)
+        for package in PACKAGES:
+            _unpack(_given(archives, package), package, target)
 
 
 def _given(archives: Path, package: Package) -> Path:
@@ -123,9 +119,9 @@ def _given(archives: Path, package: Package) -> Path:
     return file
 
 
-def _pack(packages: Sequence[Package], place: Path) -> None:
+def _pack(place: Path) -> None:
     """Have npm fetch the archives, with the user's own registry and settings."""
-    wanted = [f"{package.name}@{package.version}" for package in packages]
+    wanted = [f"{package.name}@{package.version}" for package in PACKAGES]
     remedy = f"Run `npm pack {' '.join(wanted)}` on a machine that has npm, and name the folder with --library."
     npm = shutil.which("npm")
     if npm is None:

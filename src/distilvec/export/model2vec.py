@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import logging
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,20 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.export.convert import check_agreement, check_texts, left_behind, refuse_itself, row_cosines
+from distilvec.errors import DistilvecError
+from distilvec.export.convert import begun, check_agreement, check_texts, left_behind, made_whole, row_cosines
+from distilvec.export.encoder import need
 from distilvec.export.graph import is_static
-from distilvec.files import temporary, writing
-from distilvec.folders import check, publish
 from distilvec.modules.model2vec import ROWS, WEIGHTS, unknown_piece
-from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
 from distilvec.progress import at_work
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-logger = logging.getLogger(__name__)
 LEAST_COSINE = 0.9999
 _NAMES = (WEIGHTS, "config.json", "modules.json", "tokenizer.json", "README.md")
 #: Texts of which a tokenizer of English knows little.
@@ -83,35 +78,18 @@ def export_model2vec(
             vector for unknown pieces), model2vec's vectors differ, or the folder holds what no export wrote.
         EnvironmentProblem: the extra `model2vec` is not installed, or the folder cannot be written.
     """
-    if importlib.util.find_spec("model2vec") is None:
-        raise EnvironmentProblem(
-            "an export for model2vec is checked with it, and it is not installed",
-            remedy="pip install 'distilvec[model2vec]'",
-        )
-    from distilvec.students import load_student
-
-    out, source = Path(out_folder).expanduser(), locate(model_folder)
-    refuse_itself(source, out)
-    check(out, "model2vec", _NAMES)
-    student = load_student(source, device="cpu").eval()
+    need("An export for model2vec, to be checked,", "model2vec", "model2vec")
+    out, source, student = begun(model_folder, out_folder, "model2vec", _NAMES)
     table, normalized, folded = _parts(student, str(model_folder))
     chosen = list(texts) if texts is not None else [*check_texts(student), *_STRANGE]
-    with writing("export", out):
-        out.mkdir(parents=True, exist_ok=True)
-        with temporary(out) as made:
-            made.mkdir()
-            _write(student, table, normalized, source, made)
-            least = _agreement(student, made, chosen, str(model_folder))
-            publish(made, out, "model2vec", last="config.json")
+    with made_whole(out, "model2vec", "config.json") as made:
+        _write(student, table, normalized, source, made)
+        least = _agreement(student, made, chosen, str(model_folder))
     return Model2VecReport(out, len(table), table.shape[1], least, len(chosen), folded, left_behind(source))
 
 
 def _parts(student: SentenceTransformer, where: str) -> tuple[npt.NDArray[np.float32], bool, bool]:
-    """Table [n, d] with all linear maps in it, whether vectors are brought to length 1, and whether there was a map.
-
-    Raises:
-        DistilvecError: something has no place in a folder of model2vec.
-    """
+    """Table [n, d] with all linear maps in it, whether vectors are brought to length 1, and whether there was a map."""
     from sentence_transformers.base.modules import Dense, Normalize
     from torch import nn
 
@@ -178,11 +156,7 @@ def _write(
 
 
 def _agreement(student: SentenceTransformer, made: Path, texts: Sequence[str], where: str) -> float:
-    """The least cosine between what model2vec gives and the student's own vectors.
-
-    Raises:
-        DistilvecError: it is below 0.9999.
-    """
+    """The least cosine between what model2vec gives and the student's own vectors."""
     from model2vec import StaticModel
 
     vectors = np.asarray(StaticModel.from_pretrained(made).encode(list(texts), use_multiprocessing=False))

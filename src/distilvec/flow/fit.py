@@ -104,7 +104,7 @@ def adapted(recipe: Recipe, student: SentenceTransformer) -> AbstractContextMana
     lora = given(recipe.student, "student").lora
     if lora is None:
         return nullcontext()
-    from distilvec.modules.lora import adapters
+    from distilvec.modules.adapters import adapters
 
     return adapters(student, **lora.model_dump(), seed=recipe.training.seed)
 

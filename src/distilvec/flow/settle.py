@@ -174,11 +174,11 @@ def _look_at(student: SentenceTransformer, section: StudentSection, corpus: Corp
     if corpus.kind.embeds:
         refuse_foreign(student)
     if section.lora is not None:
-        from distilvec.modules.lora import check_lora
+        from distilvec.modules.adapters import check_lora
 
         check_lora(student)
     if section.router_balance:
         from distilvec.modules.routing import hand_out_routing
 
-        hand_out_routing(student).remove()
+        hand_out_routing(student).close()
     return StudentTap(student).info

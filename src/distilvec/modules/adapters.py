@@ -1,4 +1,4 @@
-"""Models that come in parts: low-rank adapters beside the folder of their base, and decoders that read both ways.
+"""Low-rank adapters (Hu et al. 2021) beside the folder of their base or while a student is trained; models in parts.
 
 LLM2Vec (BehnamGhader et al. 2024, arXiv:2404.05961) publishes its embedders like that: a causal base, adapters from
 masked next-token prediction, and adapters from contrastive training on top, all read without the causal mask.
@@ -7,14 +7,16 @@ masked next-token prediction, and adapters from contrastive training on top, all
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from distilvec.errors import DataError, DistilvecError
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.settings import read_json
 
@@ -105,6 +107,50 @@ def leave_out_prompt(model: SentenceTransformer) -> None:
     for module in model.children():
         if isinstance(module, Pooling):
             module.include_prompt = False
+
+
+def check_lora(student: SentenceTransformer) -> None:
+    """See that a student can have adapters.
+
+    Raises:
+        DistilvecError: it has no transformer.
+        EnvironmentProblem: peft is not installed.
+    """
+    if find_transformer(student) is None:
+        raise DistilvecError(
+            "this model has no transformer to put adapters in", where="student.lora", remedy="Leave it out."
+        )
+    if find_spec("peft") is None:
+        raise EnvironmentProblem(
+            "low-rank adapters need the package peft", where="lora", remedy="Install it: pip install 'distilvec[lora]'"
+        )
+
+
+@contextmanager
+def adapters(student: SentenceTransformer, *, rank: int, alpha: float, dropout: float, seed: int) -> Iterator[None]:
+    """A student with adapters beside every linear map of its transformer, in place; only they can be trained inside.
+
+    At the end they are added to the weights and taken out again. Where the block fails they stay.
+
+    Args:
+        rank: r of the adapters, >= 1.
+        alpha: their output is multiplied by alpha / rank.
+        dropout: on their input, in [0, 1).
+        seed: of their start.
+
+    Raises:
+        DistilvecError, EnvironmentProblem: as `check_lora`.
+    """
+    check_lora(student)
+    from peft import LoraConfig, LoraModel
+
+    transformer = find_transformer(student)
+    assert transformer is not None
+    torch.manual_seed(seed)
+    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear")  # type: ignore[arg-type]  # a fraction is fine
+    adapted = LoraModel(transformer.model, config, "default")
+    yield
+    adapted.merge_and_unload()
 
 
 def _merge(model: nn.Module, folder: Path) -> None:

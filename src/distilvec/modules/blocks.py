@@ -1,7 +1,9 @@
-"""Finding the transformer inside a student, and the list of its blocks."""
+"""Finding the transformer inside a student and the list of its blocks, and running a model as it is used."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -66,3 +68,15 @@ def find_blocks(model: nn.Module) -> tuple[str, nn.ModuleList] | None:
 def parameters(module: nn.Module) -> int:
     """Number of parameters, each shared tensor once."""
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """With a model in eval mode; afterwards each of its parts is in the mode that it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

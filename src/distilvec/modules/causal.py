@@ -20,6 +20,7 @@ and where:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,7 +68,7 @@ class Writer(InputModule):
         self.next_logits, self.spells = False, True
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
-        self._takes_positions = "position_ids" in _parameters(model.base_model)
+        self._takes_positions = "position_ids" in inspect.signature(model.base_model.forward).parameters
 
     @property
     def answers(self) -> AnswerSpeller:
@@ -94,9 +95,12 @@ class Writer(InputModule):
 
     def states(self, ids: Tensor, mask: Tensor) -> Tensor:
         """[N, S, H] the last states, after the final norm; padding may be on either side."""
+        return self.model.base_model(**self._inputs(ids, mask), use_cache=False)[0]
+
+    def _inputs(self, ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
         positions = (mask.cumsum(-1) - 1).clamp_min(0)
         more = {"position_ids": positions} if self._takes_positions else {}
-        return self.model.base_model(input_ids=ids, attention_mask=mask, use_cache=False, **more)[0]
+        return {"input_ids": ids, "attention_mask": mask, **more}
 
     def _predict(self, features: dict[str, Any], states: Tensor) -> None:
         kinds, ids = features["answer_mask"], features["input_ids"]
@@ -168,11 +172,10 @@ def check_predictions(writer: Writer, name: str) -> None:
     features = writer.preprocess([("A prompt", "and an answer"), ("Another", "one")])
     features = {key: value.to(writer.model.device) for key, value in features.items()}
     ids, mask = features["input_ids"], features["attention_mask"]
-    positions = {"position_ids": (mask.cumsum(-1) - 1).clamp_min(0)} if writer._takes_positions else {}
     training = writer.model.training
     writer.model.eval()
     try:
-        own = writer.model(input_ids=ids, attention_mask=mask, **positions).logits
+        own = writer.model(**writer._inputs(ids, mask)).logits
         ours = writer.token_head(writer.states(ids, mask))
         same = ours.shape == own.shape and torch.allclose(own, ours, rtol=1e-2, atol=1e-2)
     except Exception as problem:  # whatever libraries raise over configurations that contradict the weights
@@ -189,9 +192,3 @@ def check_predictions(writer: Writer, name: str) -> None:
             where=name,
             remedy="Take another architecture: GPT-2, OPT, Llama, Mistral and Qwen are known to be such.",
         )
-
-
-def _parameters(model: Any) -> Any:
-    import inspect
-
-    return inspect.signature(model.forward).parameters

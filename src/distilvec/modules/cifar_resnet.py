@@ -14,7 +14,8 @@ import binascii
 import io
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,8 @@ class ImageModule(InputModule):
 
     item = "image"
     save_in_root = False
+    #: Files with the code of the class, which ship with the model.
+    code: tuple[str, ...] = ("cifar_resnet.py",)
     image_size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -79,27 +82,43 @@ class ImageModule(InputModule):
         return self.collate(self.prepare(inputs))
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        init_defaults: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> Self:
-        place: dict[str, Any] = {
-            "subfolder": subfolder,
-            "token": token,
-            "cache_folder": cache_folder,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
-        network = cls(**{**(init_defaults or {}), **cls.load_config(model_name_or_path, **place)})
-        cls.load_torch_weights(model_name_or_path, model=network, **place)
-        return network
+    def load(cls, *place: Any, **options: Any) -> Self:
+        of_place = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
+        more = {name: options[name] for name in of_place if name in options}
+        more["model"] = super().load(*place, **options)
+        return cls.load_torch_weights(*place, **more)
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        """Write configuration and weights to the module's folder, and the code to the model's, its parent."""
+        self.save_config(output_path)
+        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
+        for name in self.code:
+            shutil.copyfile(Path(__file__).with_name(name), Path(output_path).resolve().parent / name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By the name of the class's own file, as its functions have it: that of the class is none that another process
+        # can import.
+        return _empty, (type(self).forward.__module__, type(self).__name__), self.__getstate__()
+
+    def _see(self, image_size: int, mean: Sequence[float], std: Sequence[float]) -> None:
+        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+            raise ValueError(f"mean and std hold one number for each of 3 channels, std above 0, not {mean} and {std}")
+        self.image_size, self.mean, self.std = image_size, tuple(map(float, mean)), tuple(map(float, std))
+
+    def _fill(self, path: str | Path, tensors: Mapping[str, Tensor]) -> Self:
+        """Take the tensors of a classifier's file, in float32, as this network's own."""
+        # Copies: the file's own are its pages, which go when it is written again.
+        own = {name: (each.float() if each.is_floating_point() else each).clone() for name, each in tensors.items()}
+        counters = {name: torch.tensor(0) for name in self.state_dict() if name.endswith("num_batches_tracked")}
+        own, expected = counters | own, self.state_dict().keys()
+        for what, names in (("missing", expected - own.keys()), ("unknown", own.keys() - expected)):
+            if names:
+                raise ValueError(f"{path}: {what} tensors: {', '.join(sorted(names))}")
+        try:
+            self.load_state_dict(own, assign=True)
+        except RuntimeError as problem:
+            raise ValueError(f"{path}: {problem}") from problem
+        return self.eval()
 
     def _resized(self, pixels: npt.NDArray[Any]) -> Tensor:
         """float32 [1, 3, image_size, image_size]."""
@@ -144,10 +163,8 @@ class CifarResNet(ImageModule):
             raise ValueError(f"depth is 6 n + 2 (20, 32, 44, 56, ...), not {depth}")
         if width < 1 or image_size < 4:
             raise ValueError(f"width is at least 1 and image_size at least 4, not {width} and {image_size}")
-        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-            raise ValueError(f"mean and std hold one number for each of 3 channels, std above 0, not {mean} and {std}")
-        self.depth, self.width, self.image_size = depth, width, image_size
-        self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
+        self.depth, self.width = depth, width
+        self._see(image_size, mean, std)
         blocks = (depth - 2) // 6
         self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
@@ -169,51 +186,25 @@ class CifarResNet(ImageModule):
         features["sentence_embedding"] = states.mean((-2, -1))
         return features
 
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write configuration and weights to the module's folder, and this file to the model's, its parent."""
-        self.save_config(output_path)
-        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
-        shutil.copyfile(__file__, Path(output_path).resolve().parent / "cifar_resnet.py")
-
     @classmethod
-    def from_classifier(cls, path: str | Path, **options: Any) -> CifarResNet:
-        """The network of a safetensors file of a classifier; its last layer, `linear`, is left out.
+    def from_classifier(cls, path: str | Path, tensors: Mapping[str, Tensor]) -> CifarResNet:
+        """The network of a classifier's tensors; its last layer, `linear`, is left out.
 
         Depth and width are read off the tensors, whose names are this class's own.
 
         Args:
-            path: the file.
-            options: `image_size`, `mean`, `std`, as for the class; by default CIFAR size and ImageNet statistics.
+            path: of the file, for messages.
+            tensors: what it holds.
 
         Raises:
             ValueError: tensors are missing or unknown (named), or of another shape.
-            OSError: the file cannot be read.
         """
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            tensors = load_file(str(path))
-        except SafetensorError as problem:
-            raise ValueError(f"{path}: not a safetensors file ({problem})") from problem
         blocks = [int(found[1]) for name in tensors if (found := re.match(r"layer1\.(\d+)\.", name))]
         if not blocks or "conv1.weight" not in tensors:
             raise ValueError(f"{path}: not a CIFAR residual network, conv1.weight or layer1 is missing")
-        network = cls(6 * (max(blocks) + 1) + 2, len(tensors["conv1.weight"]), **options)
+        network = cls(6 * (max(blocks) + 1) + 2, len(tensors["conv1.weight"]))
         own = {name: tensor for name, tensor in tensors.items() if not name.startswith("linear.")}
-        expected = {name for name in network.state_dict() if not name.endswith("num_batches_tracked")}
-        for what, names in (("missing", expected - own.keys()), ("unknown", own.keys() - network.state_dict().keys())):
-            if names:
-                raise ValueError(f"{path}: {what} tensors: {', '.join(sorted(names))}")
-        try:
-            network.load_state_dict(own, strict=False)  # all are there but counters of batches
-        except RuntimeError as problem:
-            raise ValueError(f"{path}: {problem}") from problem
-        return network.eval()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # By this file's own name: that of the class, `cifar_resnet`, is none that another process can import.
-        return _empty, (), self.__getstate__()
+        return network._fill(path, own)
 
 
 class _Block(nn.Module):
@@ -243,8 +234,9 @@ def image_model(network: ImageModule, device: str = "cpu") -> SentenceTransforme
     return SentenceTransformer(modules=[network], device=device).eval()
 
 
-def _empty() -> CifarResNet:
-    return CifarResNet.__new__(CifarResNet)
+def _empty(file: str, name: str) -> Any:
+    kind = getattr(import_module(file), name)
+    return kind.__new__(kind)
 
 
 def _stage(inputs: int, outputs: int, blocks: int) -> nn.Sequential:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from distilvec.errors import DataError, DistilvecError
+from distilvec.errors import DistilvecError
 from distilvec.modules.guarded import open_judge
-from distilvec.modules.opening import explain_opening
+from distilvec.modules.opening import explained
 from distilvec.modules.promised_tokens import put_into
 from distilvec.modules.settings import read_json
 from distilvec.modules.text_ids import check_unknown
@@ -32,8 +32,6 @@ def open_cross_encoder(
         DistilvecError: it cannot be opened, or has no head that judges pairs.
         DataError: the weights are damaged.
     """
-    from safetensors import SafetensorError
-
     config = read_json(Path(folder) / "config.json")
     kinds = config.get("architectures") if isinstance(config, dict) else None
     if not any(str(kind).endswith(_JUDGES) for kind in (kinds if isinstance(kinds, list) else [])):
@@ -42,7 +40,7 @@ def open_cross_encoder(
             where=name,
             remedy="Give a cross-encoder, or make one with distilvec finetune --task pairs.",
         )
-    try:
+    with explained(name):
         opened = open_judge(
             str(folder),
             device=device,
@@ -54,12 +52,4 @@ def open_cross_encoder(
         put_into(opened.tokenizer, Path(folder), name)
         check_unknown(opened.tokenizer, name)
         opened.predict([("a query", "a document")], show_progress_bar=False)
-    except DistilvecError:
-        raise
-    except SafetensorError as problem:
-        raise DataError(
-            f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."
-        ) from problem
-    except Exception as problem:  # whatever libraries raise over files that are not what they expect
-        raise explain_opening(name, problem) from problem
     return opened.eval()

@@ -116,27 +116,11 @@ class ExpertHead(Module):
             shutil.copyfile(Path(__file__).with_name(name), Path(output_path).resolve().parent / name)
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        init_defaults: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> ExpertHead:
-        place: dict[str, Any] = {
-            "subfolder": subfolder,
-            "token": token,
-            "cache_folder": cache_folder,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
-        head = cls(**{**(init_defaults or {}), **cls.load_config(model_name_or_path, **place)})
-        cls.load_torch_weights(model_name_or_path, model=head, **place)
-        return head
+    def load(cls, *place: Any, **options: Any) -> ExpertHead:
+        of_place = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
+        more = {name: options[name] for name in of_place if name in options}
+        more["model"] = super().load(*place, **options)
+        return cls.load_torch_weights(*place, **more)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By this file's own name: that of the class, `expert_head`, is none that another process can import.

@@ -59,7 +59,6 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
     """Refuse a folder that is no model, or that cannot be opened safely. Only small files and headers are read.
 
     Args:
-        folder: where it is.
         name: what the person called it, for messages.
         trust_remote_code: whether classes of the folder's own may be named.
 
@@ -266,9 +265,7 @@ def _check_settings(place: Path, trust_remote_code: bool) -> None:
             "merge_and_unload) and save the whole model.",
         )
     for file in sorted(place.glob("sentence_*_config.json")):
-        settings = read_json(file)
-        if not isinstance(settings, dict):
-            raise DataError("these are no settings", where=str(file), remedy="Copy or download the model again.")
+        settings = _settings(file)
         _refuse_keys(settings, file)
         for part in _ARGUMENTS:
             given = settings.get(part)
@@ -277,16 +274,20 @@ def _check_settings(place: Path, trust_remote_code: bool) -> None:
                 _refuse_paths(given, file)
                 if not trust_remote_code:
                     _refuse_kernels(given, file)
-    config = read_json(place / "config.json") if (place / "config.json").is_file() else {}
-    if not isinstance(config, dict):
-        raise DataError(
-            "these are no settings", where=str(place / "config.json"), remedy="Copy or download the model again."
-        )
-    _check_dtypes(config, place / "config.json")
+    file = place / "config.json"
+    config = _settings(file) if file.is_file() else {}
+    _check_dtypes(config, file)
     if not trust_remote_code:
-        _refuse_kernels(config, place / "config.json")
+        _refuse_kernels(config, file)
         if config.get("use_pretrained_backbone"):
-            raise _reaches("use_pretrained_backbone", place / "config.json")
+            raise _reaches("use_pretrained_backbone", file)
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    found = read_json(file)
+    if not isinstance(found, dict):
+        raise DataError("these are no settings", where=str(file), remedy="Copy or download the model again.")
+    return found
 
 
 def _check_dtypes(config: dict[str, Any], file: Path) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import check_regular
+from distilvec.modules.settings import shards, tensor_shapes
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _CHANGING = threading.RLock()
 #: Parts of a model that no vector comes of; many folders hold none.
 _UNREAD = {"pooler", "mask_token"}
+#: What to do about a model that brings code.
+TRUST = "Read that code; if you trust it, set trust_remote_code to true."
 #: Modules of ours that bring their code along: the name in modules.json -> where the class is.
 OWN_MODULES = {
     "expert_head.ExpertHead": "distilvec.modules.expert_head",
@@ -37,10 +40,6 @@ OWN_MODULES = {
 
 def open_modules(source: str, **arguments: Any) -> SentenceTransformer:
     """A saved model that was checked or that we wrote, of stock modules and modules of ours as they are installed.
-
-    Args:
-        source: folder.
-        **arguments: of `SentenceTransformer`.
 
     Raises:
         DistilvecError, DataError: the weights are incomplete (`nothing_made_up`).
@@ -65,10 +64,10 @@ def _really_cut(model: SentenceTransformer) -> SentenceTransformer:
     width = model.get_embedding_dimension() if size else None
     if size and width and size < width:
         import torch
-        from sentence_transformers.base.modules import Dense
 
-        kept = Dense(width, size, bias=False, activation_function=torch.nn.Identity())
-        kept.linear.weight.data = torch.eye(size, width)
+        from distilvec.modules.projection import dense
+
+        kept = dense(torch.eye(size, width))
         like = next((each for each in model.parameters() if each.is_floating_point()), kept.linear.weight)
         model.append(kept.to(device=like.device, dtype=like.dtype))
     return model
@@ -100,12 +99,7 @@ def open_writing(folder: Path, dtype: Any, trust_remote_code: bool = False) -> t
 
 
 def open_judge(source: str, **arguments: Any) -> CrossEncoder:
-    """A cross-encoder's folder that was checked; it predicts logits.
-
-    Args:
-        source: folder.
-        **arguments: of `CrossEncoder`.
-    """
+    """A cross-encoder's folder that was checked; it predicts logits."""
     from sentence_transformers import CrossEncoder
     from torch.nn import Identity
 
@@ -205,7 +199,7 @@ def nothing_made_up(folder: str | Path) -> Iterator[None]:
             raise DistilvecError(
                 f"this model runs code that comes with it; without, {problem}",
                 where=str(folder),
-                remedy="Read that code; if you trust it, set trust_remote_code to true.",
+                remedy=TRUST,
             )
         raise DataError(
             problem, where=str(folder), remedy="Copy or download the model again; see its config.json, model_type."
@@ -229,20 +223,10 @@ def lacks_pooler(folder: str | Path) -> bool:
         model_class: Any = MODEL_MAPPING[type(open_config(folder))]
         if "add_pooling_layer" not in inspect.signature(model_class).parameters:
             return False
-        return not any(name.startswith("pooler.") or ".pooler." in name for name in _weight_names(Path(folder)))
+        names = [name for file in shards(Path(folder)) for name in tensor_shapes(file)]
+        return not any(name.startswith("pooler.") or ".pooler." in name for name in names)
     except Exception:  # whatever libraries raise over files that are not what they expect: opening it says so
         return False
-
-
-def _weight_names(folder: Path) -> list[str]:
-    """Names of the tensors of a folder's weights, which are in one file or in several."""
-    from safetensors import safe_open
-
-    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if not whole.is_file():
-        return list(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-    with safe_open(whole, framework="numpy") as file:
-        return list(file.keys())
 
 
 def _own_modules(source: str) -> dict[str, Any]:

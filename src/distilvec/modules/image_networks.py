@@ -12,7 +12,6 @@ opens with `trust_remote_code=True`.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +63,7 @@ class ImageNetwork(ImageModule):
     Source: Howard et al. 2017 (MobileNet); Sandler et al. 2018 (MobileNetV2); Banbury et al. 2021 (MLPerf Tiny).
     """
 
+    code = ("image_networks.py", "cifar_resnet.py")
     config_keys = ["kind", "channels", "norm", "image_size", "mean", "std"]  # noqa: RUF012
     # What modules.json is to say: the file beside it, not the package that this class was trained in.
     __module__ = "image_networks"
@@ -86,10 +86,8 @@ class ImageNetwork(ImageModule):
             raise ValueError(
                 f"{kind} has {count} channels, each at least 1 as image_size is, not {list(channels)} and {image_size}"
             )
-        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-            raise ValueError(f"mean and std hold one number for each of 3 channels, std above 0, not {mean} and {std}")
-        self.kind, self.channels, self.norm, self.image_size = kind, list(channels), norm, image_size
-        self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
+        self.kind, self.channels, self.norm = kind, list(channels), norm
+        self._see(image_size, mean, std)
         self.stem = _Unit(3, channels[0], 3, 1 if kind == "resnet8" else 2, norm)
         first = 0 if kind == "mobilenet_v2" else 1
         named: list[str] = []
@@ -115,13 +113,6 @@ class ImageNetwork(ImageModule):
         features["sentence_embedding"] = states.mean((-2, -1))
         return features
 
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write configuration and weights to the module's folder, and the code to the model's, its parent."""
-        self.save_config(output_path)
-        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
-        for name in ("image_networks.py", "cifar_resnet.py"):
-            shutil.copyfile(Path(__file__).with_name(name), Path(output_path).resolve().parent / name)
-
     @staticmethod
     def is_of(names: Container[str]) -> bool:
         """Tell whether these are tensors of such a network."""
@@ -136,13 +127,13 @@ class ImageNetwork(ImageModule):
 
         Args:
             path: of the file, for messages.
-            tensors: what it holds.
+            tensors: what it holds, of a network that `is_of` knows.
             options: `image_size`, `mean`, `std`, as for the class; by default what the published networks see.
 
         Raises:
-            ValueError: not such a network, or tensors are missing or unknown (named), or of another shape.
+            ValueError: tensors are missing or unknown (named), or of another shape.
         """
-        kind, norm = _kind(path, tensors)
+        kind, norm = next(kind for name, kind in _TELLING.items() if name in tensors)
         size, mean, std = _INPUTS[kind, norm]
         seen = {"image_size": size, "mean": [mean] * 3, "std": [std] * 3, **options}
         try:
@@ -153,20 +144,7 @@ class ImageNetwork(ImageModule):
             raise ValueError(f"{path}: missing tensors: {problem}") from problem
         except (RuntimeError, ValueError) as problem:
             raise ValueError(f"{path}: {problem}") from problem
-        counters = {name: torch.tensor(0) for name in network.state_dict() if name.endswith("num_batches_tracked")}
-        expected, own = network.state_dict().keys(), counters | own
-        for what, names in (("missing", expected - own.keys()), ("unknown", own.keys() - expected)):
-            if names:
-                raise ValueError(f"{path}: {what} tensors: {', '.join(sorted(names))}")
-        try:
-            network.load_state_dict(own, assign=True)
-        except RuntimeError as problem:
-            raise ValueError(f"{path}: {problem}") from problem
-        return network.eval()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # By this file's own name: that of the class, `image_networks`, is none that another process can import.
-        return _empty, (), self.__getstate__()
+        return network._fill(path, own)
 
 
 class _Same(nn.Conv2d):
@@ -256,18 +234,10 @@ def _block(kind: str, inputs: int, outputs: int, stride: int, norm: bool, later:
 _LAST = ("linear.", "classifier.")
 
 
-def _kind(path: str | Path, tensors: Mapping[str, Tensor]) -> tuple[str, bool]:
-    """Return which network, and whether it has batch norms."""
-    for name, kind in _TELLING.items():
-        if name in tensors:
-            return kind
-    raise ValueError(f"{path}: neither a ResNet-8 nor a MobileNet, which have one of {', '.join(_TELLING)}")
-
-
 def _renamed(tensors: Mapping[str, Tensor], norm: bool) -> dict[str, Tensor]:
-    """Tensors by this module's names, in float32; KeyError where the scale or the zero of a weight is missing."""
+    """Tensors by this module's names; KeyError where the scale or the zero of a weight is missing."""
     if norm:
-        return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+        return dict(tensors)
     renamed = {}
     for name, tensor in tensors.items():
         place, _, part = name.rpartition(".")
@@ -275,7 +245,7 @@ def _renamed(tensors: Mapping[str, Tensor], norm: bool) -> dict[str, Tensor]:
             scale, zero = (tensors[f"{place}.weight_{each}"].float() for each in ("scale", "zero"))
             renamed[f"{place}.conv.weight"] = scale * (tensor.float() - zero)
         elif part not in ("weight_scale", "weight_zero"):
-            renamed[f"{place}.conv.{part}"] = tensor.float()
+            renamed[f"{place}.conv.{part}"] = tensor
     return renamed
 
 
@@ -290,7 +260,3 @@ def _channels(kind: str, tensors: Mapping[str, Tensor]) -> list[int]:
     names = ["stem.conv", *(last[kind].format(start + number) for number in range(len(_STRIDES[kind])))]
     names += ["head.conv"] if kind == "mobilenet_v2" else []
     return [(*tensors[f"{name}.weight"].shape, 0)[0] for name in names]
-
-
-def _empty() -> ImageNetwork:
-    return ImageNetwork.__new__(ImageNetwork)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distilvec.modules.blocks import token_head
+from distilvec.modules.blocks import token_head, without_dropout
 from distilvec.modules.pipeline import reads_texts, text_routes
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def probe_texts(
     if report.advice or report.passed:
         return report
     other = "right" if side == "left" else "left"
-    if side is not None and _distances(alone, _batched(together, other), gaps).max() <= tolerance:
+    if side is not None and cosine_distances(alone, _batched(together, other), gaps).max() <= tolerance:
         remedy = (
             f"Padding is on the {side}, and with padding on the {other} the vectors agree. "
             f'Set "padding_side" to "{other}" in the tokenizer_config.json of the model.'
@@ -123,17 +123,14 @@ def probe_model(model: SentenceTransformer) -> InvarianceReport:
     passed = InvarianceReport(True, 0.0, tolerance_of(dtype), "", "")
     if not reads_texts(model) or token_head(model) is not None:
         return passed
-    remedy, training = IGNORED.format("encode every text alone (a batch size of 1)."), model.training
-    reports = [passed]
-    try:
+    remedy, reports = IGNORED.format("encode every text alone (a batch size of 1)."), [passed]
+    with without_dropout(model):
         for route, _, first in text_routes(model):
             tokenizer: Any = getattr(first, "tokenizer", None)
             if getattr(tokenizer, "pad_token", "") is not None:
                 together, side = _encoding(model, route, tokenizer), getattr(tokenizer, "padding_side", None)
                 tolerance = tolerance_of(dtype)
                 reports.append(probe_texts(together, tolerance=tolerance, dtype=dtype, side=side, remedy=remedy))
-    finally:
-        model.train(training)  # encoding leaves it in evaluation mode
     return max(reports, key=lambda report: report.worst)
 
 
@@ -166,7 +163,7 @@ def _batched(together: Together, side: str | None) -> np.ndarray:
     return together([*_SHORT, *(_LONG * count for count in _REPEATS)], side)[: len(_SHORT)]
 
 
-def _distances(alone: np.ndarray, batched: np.ndarray, gaps: bool) -> np.ndarray:
+def cosine_distances(alone: np.ndarray, batched: np.ndarray, gaps: bool = False) -> np.ndarray:
     """Return cosine distances [n]: 0 of equal vectors and gaps on both sides, 2 of other vectors of zeros or NaN."""
     a, b = alone.astype(np.float64), batched.astype(np.float64)
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
@@ -182,7 +179,7 @@ def _compared(
     texts: Sequence[str], alone: np.ndarray, batched: np.ndarray, tolerance: float, dtype: str, gaps: bool
 ) -> InvarianceReport:
     """Compare two readings [n, D] of the same texts; the advice is empty if they differ and are finite."""
-    distances = _distances(alone, batched, gaps)
+    distances = cosine_distances(alone, batched, gaps)
     worst = int(distances.argmax())
     passed = bool(distances[worst] <= tolerance)
     finite = passed or gaps or bool(np.isfinite(alone).all() and np.isfinite(batched).all())

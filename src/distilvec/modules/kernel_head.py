@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.folder_checks import check_links
 from distilvec.modules.projection import validated_ridge
+from distilvec.modules.settings import tensor_shapes
 
 __all__ = ["GaussianKernels", "Kernel", "bounded", "has_kernels"]
 
@@ -240,7 +241,7 @@ class GaussianKernels(nn.Module):
             for each in (Path(folder), place):
                 check_links(Path(folder), each)
             content = json.loads((place / _CONFIG).read_text(encoding="utf-8"))
-            head = cls._empty(content.pop("kernels"), _shapes(place / _WEIGHTS))
+            head = cls._empty(content.pop("kernels"), tensor_shapes(place / _WEIGHTS))
             head.load_state_dict(load_file(place / _WEIGHTS))
         except Exception as error:  # a file that somebody else wrote can be wrong in every way
             raise DataError(f"the kernels cannot be read ({error})", where=str(place)) from error
@@ -248,11 +249,7 @@ class GaussianKernels(nn.Module):
 
     @classmethod
     def _empty(cls, config: dict[str, Any], shapes: dict[str, list[int]]) -> GaussianKernels:
-        """Kernels without values; no memory is taken for sizes that their weights do not have.
-
-        Raises:
-            DistilvecError: configuration and weights do not belong together.
-        """
+        """Kernels without values; no memory is taken for sizes that their weights do not have."""
         if max(config.get("depth", 0), len(config["widths"])) <= len(shapes):
             with torch.device("meta"):
                 head = cls(config.pop("width"), config.pop("names"), config.pop("widths"), **config)
@@ -264,14 +261,6 @@ class GaussianKernels(nn.Module):
 def bounded(spread: Tensor, bound: str) -> Tensor:
     """Return what a kernel says of the deviation -> log-variance within its bounds."""
     return 10 * torch.tanh(spread / 10) if bound == "soft" else -2 * torch.tanh(spread)
-
-
-def _shapes(file: Path) -> dict[str, list[int]]:
-    """Those of the tensors in a safetensors file, from its header alone."""
-    from safetensors import safe_open
-
-    with safe_open(file, framework="numpy") as opened:
-        return {name: list(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
 
 
 def has_kernels(folder: str | Path) -> bool:

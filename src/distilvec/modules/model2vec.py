@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from distilvec.errors import DataError
-from distilvec.modules.settings import read_json
+from distilvec.modules.settings import damaged, read_json, tensor_shapes
 from distilvec.modules.text_ids import check_unknown
 from distilvec.validation import first_problem
 
@@ -35,15 +35,12 @@ class _Settings(BaseModel):
 
 def is_model2vec(folder: str | Path) -> bool:
     """Tell whether model2vec saved this folder: by the name of the table in its weights."""
-    from safetensors import SafetensorError, safe_open
-
     place = Path(folder)
     if not all((place / name).is_file() for name in ("config.json", "tokenizer.json", WEIGHTS)):
         return False
     try:
-        with safe_open(place / WEIGHTS, framework="numpy") as file:
-            return ROWS in file.keys()  # noqa: SIM118  this is no dictionary
-    except (OSError, SafetensorError):  # opening it says what is wrong
+        return ROWS in tensor_shapes(place / WEIGHTS)
+    except DataError:  # opening it says what is wrong
         return False
 
 
@@ -53,7 +50,6 @@ def open_model2vec(folder: str | Path, *, name: str, device: str | None = None) 
     Args:
         folder: one that `is_model2vec`.
         name: what the person called it, for messages.
-        device: where it is put; None = the best device there is.
 
     Raises:
         DataError: table, mapping, weights and tokenizer do not belong together, or a file cannot be read.
@@ -116,15 +112,13 @@ def _tokenizer(place: Path, name: str) -> Any:
 
 def _table(place: Path, name: str) -> npt.NDArray[np.float32]:
     """One row per piece: the row that the mapping names, times the piece's weight."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
 
     try:
-        with safe_open(place / WEIGHTS, framework="numpy") as file:
-            parts = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  this is no dictionary
+        parts = load_file(place / WEIGHTS)
     except (OSError, SafetensorError, TypeError, ValueError) as error:
-        raise DataError(
-            f"the weights cannot be read: {error}", where=name, remedy="Copy or download the model again."
-        ) from error
+        raise damaged(error, name) from error
     rows, mapping, weights = parts[ROWS], parts.get("mapping"), parts.get("weights")
     shapes = {key: list(value.shape) for key, value in parts.items()}
     whole = rows.ndim == 2 and (mapping is None or (mapping.ndim == 1 and mapping.dtype.kind in "iu"))

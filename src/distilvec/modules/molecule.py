@@ -10,7 +10,8 @@ is read and a network is built. Such a model opens with `trust_remote_code=True`
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["KINDS", "Graph", "MoleculeEncoder", "MoleculeModule", "collate", "graphs_of", "normed", "repeat"]
+__all__ = ["KINDS", "Graph", "MoleculeEncoder", "MoleculeModule", "collate", "graphs_of", "molecules_of", "normed"]
 
 KINDS = ("gine", "gin", "gcn", "sage", "gat", "tag")
 _ATOMS, _CHIRALITIES, _BONDS = 119, 3, 4  # the last atom is what has no atomic number ("*")
@@ -44,6 +45,8 @@ class MoleculeModule(InputModule):
     item = "molecule"
     # In a folder of its own: a config.json in the model's root would pass for that of a transformers model.
     save_in_root = False
+    #: Files with the code of the class, which ship with the model.
+    code: tuple[str, ...] = ("molecule.py",)
     width: int
 
     def prepare(self, items: Sequence[str]) -> list[Graph]:
@@ -55,8 +58,16 @@ class MoleculeModule(InputModule):
         return collate(prepared)
 
     def repeat(self, features: dict[str, Tensor], views: int) -> dict[str, Tensor]:
-        """The features of V copies of the batch, view by view; see `repeat`."""
-        return repeat(features, views)
+        """The features of the batch V times over: molecule n of view v is row v N + n."""
+        atoms, molecules, edges = len(features["nodes"]), len(features["sizes"]), features["edges"]
+        view = torch.arange(views, device=edges.device)
+        return {
+            "sizes": features["sizes"].repeat(views),
+            "nodes": features["nodes"].repeat(views, 1),
+            "edges": edges.repeat(1, views) + (view * atoms).repeat_interleave(edges.shape[1]),
+            "bonds": features["bonds"].repeat(views, 1),
+            "graph": features["graph"].repeat(views) + (view * molecules).repeat_interleave(atoms),
+        }
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
         """SMILES to the features of a batch.
@@ -72,27 +83,23 @@ class MoleculeModule(InputModule):
         return self.width
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        init_defaults: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> Self:
-        place: dict[str, Any] = {
-            "subfolder": subfolder,
-            "token": token,
-            "cache_folder": cache_folder,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
-        encoder = cls(**{**(init_defaults or {}), **cls.load_config(model_name_or_path, **place)})
-        cls.load_torch_weights(model_name_or_path, model=encoder, **place)
-        return encoder
+    def load(cls, *place: Any, **options: Any) -> Self:
+        of_place = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
+        more = {name: options[name] for name in of_place if name in options}
+        more["model"] = super().load(*place, **options)
+        return cls.load_torch_weights(*place, **more)
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        """Write configuration and weights to the module's folder, and the code to the model's, its parent."""
+        self.save_config(output_path)
+        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
+        for name in self.code:
+            shutil.copyfile(Path(__file__).with_name(name), Path(output_path).resolve().parent / name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By the name of the class's own file, as its functions have it: that of the class is none that another process
+        # can import.
+        return _empty, (type(self).forward.__module__, type(self).__name__), self.__getstate__()
 
 
 class MoleculeEncoder(MoleculeModule):
@@ -160,16 +167,6 @@ class MoleculeEncoder(MoleculeModule):
         features["sentence_embedding"] = (pooled / sizes).to(self.atom.weight.dtype)
         return features
 
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write configuration and weights to the module's folder, and this file to the model's, its parent."""
-        self.save_config(output_path)
-        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
-        shutil.copyfile(__file__, Path(output_path).resolve().parent / "molecule.py")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # By this file's own name: that of the class, `molecule`, is none that another process can import.
-        return _empty, (), self.__getstate__()
-
 
 def normed(norm: nn.Module, states: Tensor) -> Tensor:
     """[N, width] by the spread of these rows while training; one row has none, and that of others stands for it."""
@@ -181,8 +178,9 @@ def normed(norm: nn.Module, states: Tensor) -> Tensor:
     return functional.batch_norm(states, *known, norm.weight, norm.bias, False, 0.0, norm.eps)
 
 
-def _empty() -> MoleculeEncoder:
-    return MoleculeEncoder.__new__(MoleculeEncoder)
+def _empty(file: str, name: str) -> Any:
+    kind = getattr(import_module(file), name)
+    return kind.__new__(kind)
 
 
 def _message(kind: str, width: int) -> nn.Module:
@@ -196,6 +194,24 @@ def _message(kind: str, width: int) -> nn.Module:
     return {"gcn": GCNConv, "sage": SAGEConv, "tag": TAGConv}[kind](width, width, bias=False)
 
 
+def molecules_of(items: Sequence[str]) -> Iterator[Any]:
+    """RDKit's molecules of SMILES strings. Nothing is logged until all are read.
+
+    Raises:
+        ValueError: a string that is no SMILES, or one of no atom; it is named.
+        ImportError: RDKit is not installed.
+    """
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        for item in items:
+            # The parser would take what follows white space for the molecule's name.
+            molecule = Chem.MolFromSmiles(item) if isinstance(item, str) and len(item.split()) == 1 else None
+            if molecule is None or not 1 <= molecule.GetNumAtoms() <= _MOST_ATOMS:
+                raise ValueError(f"not a SMILES string that RDKit can read: {str(item)[:200]!r}")
+            yield molecule
+
+
 def graphs_of(items: Sequence[str]) -> list[Graph]:
     """The graphs of SMILES strings, hydrogens implicit, aromaticity as RDKit perceives it.
 
@@ -204,10 +220,9 @@ def graphs_of(items: Sequence[str]) -> list[Graph]:
     which a SMILES names its atoms, therefore a molecule that has any is read from its canonical SMILES.
 
     Raises:
-        ValueError: a string that is no SMILES, or one of no atom; it is named.
-        ImportError: RDKit is not installed.
+        ValueError, ImportError: as `molecules_of`.
     """
-    from rdkit import Chem, rdBase
+    from rdkit import Chem
 
     chiralities = {Chem.ChiralType.CHI_TETRAHEDRAL_CW: 1, Chem.ChiralType.CHI_TETRAHEDRAL_CCW: 2}
     types = {Chem.BondType.DOUBLE: 1, Chem.BondType.TRIPLE: 2, Chem.BondType.AROMATIC: 3}
@@ -222,16 +237,11 @@ def graphs_of(items: Sequence[str]) -> list[Graph]:
         return np.array(nodes, np.uint8).reshape(-1, 2), np.array(bonds, np.uint16).reshape(-1, 4)
 
     graphs = []
-    with rdBase.BlockLogs():
-        for item in items:
-            # The parser would take what follows white space for the molecule's name.
-            molecule = Chem.MolFromSmiles(item) if isinstance(item, str) and len(item.split()) == 1 else None
-            if molecule is None or not 1 <= molecule.GetNumAtoms() <= _MOST_ATOMS:
-                raise ValueError(f"not a SMILES string that RDKit can read: {str(item)[:200]!r}")
-            graph = arrays(molecule)
-            if graph[0][:, 1].any() or graph[1][:, 3].any():
-                graph = arrays(Chem.MolFromSmiles(Chem.MolToSmiles(molecule)) or molecule)
-            graphs.append(graph)
+    for molecule in molecules_of(items):
+        graph = arrays(molecule)
+        if graph[0][:, 1].any() or graph[1][:, 3].any():
+            graph = arrays(Chem.MolFromSmiles(Chem.MolToSmiles(molecule)) or molecule)
+        graphs.append(graph)
     return graphs
 
 
@@ -256,17 +266,4 @@ def collate(prepared: Sequence[Graph]) -> dict[str, Tensor]:
         "edges": torch.from_numpy(edges[:, order]),
         "bonds": torch.from_numpy(np.concatenate([bonds[:, 2:], bonds[:, 2:]])[order]),
         "graph": torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)),
-    }
-
-
-def repeat(features: dict[str, Tensor], views: int) -> dict[str, Tensor]:
-    """The features of the batch V times over: molecule n of view v is row v N + n."""
-    atoms, molecules, edges = len(features["nodes"]), len(features["sizes"]), features["edges"]
-    view = torch.arange(views, device=edges.device)
-    return {
-        "sizes": features["sizes"].repeat(views),
-        "nodes": features["nodes"].repeat(views, 1),
-        "edges": edges.repeat(1, views) + (view * atoms).repeat_interleave(edges.shape[1]),
-        "bonds": features["bonds"].repeat(views, 1),
-        "graph": features["graph"].repeat(views) + (view * molecules).repeat_interleave(atoms),
     }

@@ -7,9 +7,7 @@ sentence-transformers, and RDKit when a molecule is read. Such a model opens wit
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -100,6 +98,7 @@ class GraphEncoder(MoleculeModule):
     Source: as of `GraphNetwork`.
     """
 
+    code = ("molecule_networks.py", "molecule.py")
     config_keys = ["kind", "layers", "width", "atoms", "chiralities", "bonds"]  # noqa: RUF012
     # What modules.json is to say: the file beside it, not the package that this class was trained in.
     __module__ = "molecule_networks"
@@ -134,21 +133,6 @@ class GraphEncoder(MoleculeModule):
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         features["sentence_embedding"] = self.network.embed(features)
         return features
-
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write configuration and weights to the module's folder, and the code to the model's, its parent."""
-        self.save_config(output_path)
-        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
-        for name in ("molecule_networks.py", "molecule.py"):
-            shutil.copyfile(Path(__file__).with_name(name), Path(output_path).resolve().parent / name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # By this file's own name: that of the class, `molecule_networks`, is none that another process can import.
-        return _empty, (), self.__getstate__()
-
-
-def _empty() -> GraphEncoder:
-    return GraphEncoder.__new__(GraphEncoder)
 
 
 class _Layer(nn.Module):

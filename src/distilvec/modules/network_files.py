@@ -34,7 +34,7 @@ def read_image_network(path: Path) -> ImageModule | None:
     tensors = _read(path)
     try:
         if "layer1.0.conv1.weight" in tensors:
-            return CifarResNet.from_classifier(path)
+            return CifarResNet.from_classifier(path, tensors)
         if ImageNetwork.is_of(tensors):
             return ImageNetwork.from_classifier(path, tensors)
     except ValueError as problem:
@@ -85,7 +85,7 @@ def _read(path: str | Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     if not Path(path).is_file():
-        raise DataError("there is no such file", where=str(path))
+        raise DataError("there is no such file", where=str(path), remedy="Check the path.")
     try:
         return load_file(path)
     except (SafetensorError, OSError) as problem:

@@ -17,16 +17,11 @@ import torch
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders
-from distilvec.modules.guarded import (
-    lacks_pooler,
-    no_questions,
-    open_modules,
-    open_writing,
-)
+from distilvec.modules.guarded import TRUST, lacks_pooler, no_questions, open_modules, open_writing
 from distilvec.modules.moe_folder import is_nomic_moe, open_moe
 from distilvec.modules.pipeline import reads_texts, text_routes
 from distilvec.modules.promised_tokens import put_into, put_promised
-from distilvec.modules.settings import read_json, stated
+from distilvec.modules.settings import damaged, read_json, stated
 from distilvec.modules.text_ids import check_unknown, id_count
 from distilvec.modules.vision import is_vision
 from distilvec.system_errors import system_problem
@@ -109,11 +104,7 @@ def locate_adapters(adapters: str | Path) -> Path:
         DistilvecError: no such folder or hub model, no adapters in it, or links that lead out of it.
         EnvironmentProblem: the hub cannot be reached and the adapters are not in its cache.
     """
-    folder = Path(adapters).expanduser()
-    if not folder.is_dir():
-        if not _HUB_ID.fullmatch(str(adapters)):
-            raise DistilvecError("there is no such folder", where=str(adapters)[:200], remedy="Check the path.")
-        folder = _fetch(str(adapters), _HUB_FILES)
+    folder = _folder_of(adapters, _HUB_FILES)
     check_adapters(folder)
     return folder
 
@@ -144,7 +135,7 @@ def open_model(
     if is_vision(folder):
         from distilvec.modules.vision import open_vision
 
-        return open_vision(folder, device=device, model_kwargs={"dtype": dtype})
+        return open_vision(folder, device=device, dtype=dtype)
     from distilvec.modules.model2vec import is_model2vec
 
     if is_model2vec(folder):
@@ -154,7 +145,7 @@ def open_model(
     arguments: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
     if not trust_remote_code and lacks_pooler(folder):
         arguments["add_pooling_layer"] = False
-    with no_questions(), _explained(name):
+    with no_questions(), explained(name):
         opened = open_pipeline(
             str(folder),
             device=device,
@@ -173,12 +164,13 @@ def open_model(
 
 
 @contextmanager
-def _explained(name: str) -> Iterator[None]:
+def explained(name: str, remedy: str = "Does it load in sentence-transformers?") -> Iterator[None]:
     """Say in our words what libraries raise over a model's files.
 
     Raises:
         DataError: the weights are damaged.
-        DistilvecError: they do not fit into memory, or the files are not what a library expects.
+        DistilvecError: they do not fit into memory, the model demands code of its own, or its files are not what a
+            library expects.
     """
     from safetensors import SafetensorError
 
@@ -187,22 +179,21 @@ def _explained(name: str) -> Iterator[None]:
     except DistilvecError:
         raise
     except SafetensorError as problem:
-        raise DataError(
-            f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."
-        ) from problem
+        raise damaged(problem, name) from problem
     except torch.OutOfMemoryError as problem:
         raise _too_large(name) from problem
     except Exception as problem:  # whatever libraries raise over files that are not what they expect
-        raise explain_opening(name, problem) from problem
+        if "trust_remote_code" in str(problem):
+            what, remedy = "this model runs code that comes with it", TRUST
+        else:
+            what = f"the model cannot be opened: {_first_line(problem)}"
+        raise DistilvecError(what, where=name, remedy=remedy) from problem
 
 
 def _refuse_other_kinds(folder: Path, name: str) -> None:
     """Refuse sparse and multi-vector encoders and rerankers: sentence-transformers would take the blocks alone of them.
 
     It puts mean pooling behind the blocks, which none of them was trained for.
-
-    Raises:
-        DistilvecError: as above.
     """
     listing = folder / "modules.json"
     if not listing.is_file():
@@ -220,15 +211,8 @@ def _refuse_other_kinds(folder: Path, name: str) -> None:
 
 
 def open_pipeline(source: str, **arguments: Any) -> SentenceTransformer:
-    """A saved model that was checked or that we wrote; modules of ours in it open by the classes that are installed.
-
-    Args:
-        source: folder.
-        **arguments: of `SentenceTransformer`.
-    """
-    if is_nomic_moe(source, **arguments):
-        return open_moe(source, **arguments)
-    return open_modules(source, **arguments)
+    """A saved model that was checked or that we wrote; modules of ours in it open by the classes that are installed."""
+    return (open_moe if is_nomic_moe(source) else open_modules)(source, **arguments)
 
 
 def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = False) -> tuple[Any, Any]:
@@ -239,19 +223,9 @@ def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = Fals
         DataError: the weights are damaged.
         EnvironmentProblem: the hub cannot be reached.
     """
-    from safetensors import SafetensorError
-
     folder, name = locate(model, trust_remote_code), str(model)
-    try:
+    with explained(name, "Does it load as an AutoModelForCausalLM of transformers?"):
         causal, tokenizer = open_writing(folder, dtype, trust_remote_code)
-    except DistilvecError:
-        raise
-    except SafetensorError as problem:
-        raise DataError(
-            f"the weights cannot be read: {problem}", where=name, remedy="Copy or download the model again."
-        ) from problem
-    except Exception as problem:  # whatever libraries raise over files that are not what they expect
-        raise explain_opening(name, problem, "Does it load as an AutoModelForCausalLM of transformers?") from problem
     put_into(tokenizer, folder, name)
     return causal, tokenizer
 
@@ -382,18 +356,6 @@ def _fetch(model: str, patterns: list[str]) -> Path:
             where=model,
             remedy="Check the spelling, the network and HF_HUB_OFFLINE, or give the path of a folder.",
         ) from None
-
-
-def explain_opening(
-    name: str, problem: Exception, remedy: str = "Does it load in sentence-transformers?"
-) -> DistilvecError:
-    if "trust_remote_code" in str(problem):
-        return DistilvecError(
-            "this model runs code that comes with it",
-            where=name,
-            remedy="Read that code; if you trust it, set trust_remote_code to true.",
-        )
-    return DistilvecError(f"the model cannot be opened: {_first_line(problem)}", where=name, remedy=remedy)
 
 
 def _first_line(problem: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from distilvec.errors import DistilvecError
@@ -100,6 +100,12 @@ def free_name(modules: Container[str], name: str) -> str:
     while name in modules:
         name += "_"
     return name
+
+
+def width_of(modules: Iterable[Any]) -> int | None:
+    """Width of the vectors that modules in a row give: the last one that says a width knows."""
+    asks = (getattr(module, "get_embedding_dimension", None) for module in reversed(list(modules)))
+    return next((int(size) for ask in asks if callable(ask) and (size := ask()) is not None), None)
 
 
 def text_routes(model: SentenceTransformer) -> list[tuple[str, nn.Module, Any]]:

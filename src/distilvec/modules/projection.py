@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError, nearest
 
-__all__ = ["identity_map", "is_identity", "projection", "ridge_map", "validated_ridge"]
+__all__ = ["dense", "identity_map", "is_identity", "projection", "ridge_map", "validated_ridge"]
 
 
 def identity_map(width: int) -> nn.Linear:
@@ -18,6 +18,21 @@ def identity_map(width: int) -> nn.Linear:
     linear = nn.Linear(width, width, bias=False).requires_grad_(False)
     nn.init.eye_(linear.weight)
     return linear
+
+
+def dense(weight: Tensor, bias: Tensor | None = None, **options: Any) -> Any:
+    """A stock `Dense` without activation, of a weight [D, d] and, where there is one, a bias [D]."""
+    from sentence_transformers.base.modules import Dense
+
+    return Dense(
+        in_features=weight.shape[1],
+        out_features=weight.shape[0],
+        bias=bias is not None,
+        activation_function=None,
+        init_weight=weight,
+        init_bias=bias,
+        **options,
+    )
 
 
 def is_identity(linear: nn.Linear) -> bool:
@@ -74,11 +89,7 @@ def ridge_map(source: Tensor, target: Tensor, ridge: float = 1e-2, present: Tens
 
 
 def _finite(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in float64.
-
-    Raises:
-        DataError: a value that is not finite.
-    """
+    """Both in float64."""
     inputs, outputs = source.double(), target.double()
     wrong = ~(inputs.isfinite().all(1) & outputs.isfinite().all(1))
     if wrong.any():

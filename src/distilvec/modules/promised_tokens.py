@@ -44,11 +44,6 @@ def put_into(tokenizer: Any, folder: Path, name: str) -> None:
 
     An end where a special token of any kind stands is left as it is. What was put is kept as `tokens_put` of the
     tokenizer, for fingerprints.
-
-    Args:
-        tokenizer: of transformers.
-        folder: that it was read from.
-        name: of the model, for messages.
     """
     file = folder / _CONFIG
     config = read_json(file) if file.is_file() else None

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import class_names, find_blocks, find_transformer
@@ -50,18 +49,6 @@ class Routing:
         experts = torch.arange(self.probabilities.shape[-1], device=self.chosen.device)
         return (self.chosen.unsqueeze(-1) == experts).any(-2)
 
-    @property
-    def load(self) -> Tensor:
-        """[E], each expert's share of the assignments."""
-        counts = self.selected.sum((0, 1))
-        return counts / counts.sum().clamp_min(1)
-
-    @property
-    def entropy(self) -> Tensor:
-        """[], mean over tokens of the entropy of their probabilities, in nats: 0 to log E."""
-        each = torch.special.entr(self.probabilities).sum(-1)
-        return each.masked_fill(~self.real, 0).sum() / self.real.sum().clamp_min(1)
-
 
 def mixtures(model: nn.Module) -> dict[int, Any]:
     """Layer (1 to L) -> mixture of a mixture-of-experts encoder; empty for every other transformers model."""
@@ -83,32 +70,12 @@ def routing(model: nn.Module, outputs: bool = False) -> Iterator[list[Routing]]:
     Raises:
         DistilvecError: the model has no mixtures.
     """
-    seen: list[Routing] = []
-    watched = [(module, _watcher(seen, layer, outputs)) for layer, module in _required(model).items()]
-    for module, watcher in watched:
-        module.watchers.append(watcher)
-    try:
+    seen, end = _watched(model, outputs)
+    with end:
         yield seen
-    finally:
-        for module, watcher in watched:
-            module.watchers.remove(watcher)
 
 
-class _Handles:
-    """Hooks and watchers that go together."""
-
-    def __init__(self, hooks: list[RemovableHandle], watched: list[tuple[Any, Any]]) -> None:
-        self._hooks, self._watched = hooks, watched
-
-    def remove(self) -> None:
-        while self._hooks:
-            self._hooks.pop().remove()
-        while self._watched:
-            module, watcher = self._watched.pop()
-            module.watchers.remove(watcher)
-
-
-def hand_out_routing(student: SentenceTransformer) -> _Handles:
+def hand_out_routing(student: SentenceTransformer) -> contextlib.ExitStack:
     """Let a student leave its routers' sums in the features of each forward pass, where a `StudentTap` finds them.
 
     The features get, for the M mixtures in their order and padding left out, `router_load` float32 [N, M, E], how many
@@ -116,17 +83,13 @@ def hand_out_routing(student: SentenceTransformer) -> _Handles:
     `router_balance` of them is the loss for load balancing.
 
     Returns:
-        An object whose `remove()` ends it.
+        What ends it when it is closed.
 
     Raises:
         DistilvecError: the student has no mixtures.
     """
     transformer = find_transformer(student)
-    by_layer = _required(student)
-    seen: list[Routing] = []
-    watched = [(module, _watcher(seen, layer, False)) for layer, module in by_layer.items()]
-    for module, watcher in watched:
-        module.watchers.append(watcher)
+    seen, end = _watched(student, False)
 
     def before(module: nn.Module, args: tuple[Any, ...]) -> None:
         seen.clear()
@@ -138,7 +101,9 @@ def hand_out_routing(student: SentenceTransformer) -> _Handles:
         seen.clear()
 
     assert transformer is not None
-    return _Handles([transformer.register_forward_pre_hook(before), transformer.register_forward_hook(after)], watched)
+    for hook in (transformer.register_forward_pre_hook(before), transformer.register_forward_hook(after)):
+        end.callback(hook.remove)
+    return end
 
 
 @full_precision
@@ -161,7 +126,8 @@ def router_balance(load: Tensor, probability: Tensor) -> Tensor:
     return load.shape[-1] * (share * mean).sum(-1).mean()
 
 
-def _required(model: nn.Module) -> dict[int, Any]:
+def _watched(model: nn.Module, outputs: bool) -> tuple[list[Routing], contextlib.ExitStack]:
+    """What the mixtures of a model do from now on, and what ends it when it is closed."""
     from sentence_transformers import SentenceTransformer
 
     transformer = find_transformer(model) if isinstance(model, SentenceTransformer) else None
@@ -171,11 +137,16 @@ def _required(model: nn.Module) -> dict[int, Any]:
             f"this model ({class_names(model)}) has no mixtures of experts, so there is no routing to see",
             remedy="Use a mixture-of-experts encoder; distilvec.students.upcycle makes one of a dense model.",
         )
-    return by_layer
+    seen: list[Routing] = []
+    end = contextlib.ExitStack()
 
+    def watcher(layer: int) -> Callable[..., None]:
+        def watch(probabilities: Tensor, chosen: Tensor, weights: Tensor, spread: Callable[[], Tensor]) -> None:
+            seen.append(Routing(layer, probabilities, chosen, weights, spread() if outputs else None))
 
-def _watcher(seen: list[Routing], layer: int, outputs: bool) -> Callable[..., None]:
-    def watch(probabilities: Tensor, chosen: Tensor, weights: Tensor, spread: Callable[[], Tensor]) -> None:
-        seen.append(Routing(layer, probabilities, chosen, weights, spread() if outputs else None))
+        return watch
 
-    return watch
+    for layer, module in by_layer.items():
+        module.watchers.append(watcher(layer))
+        end.callback(module.watchers.remove, module.watchers[-1])
+    return seen, end

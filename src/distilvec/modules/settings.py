@@ -1,4 +1,4 @@
-"""Settings that others wrote beside a model: small files of JSON, and what sentence-transformers reads in its types."""
+"""What others wrote beside a model: settings in small files of JSON, and the headers of weights."""
 
 from __future__ import annotations
 
@@ -33,6 +33,47 @@ def read_json(file: Path) -> Any:
             "this is not a list of modules" if file.name == "modules.json" else "the model cannot be opened: not JSON"
         )
         raise DataError(f"{what} ({problem})", where=str(file)) from problem
+
+
+def object_in(file: Path) -> dict[str, Any]:
+    """Read an object of JSON; empty where the file holds none, which opening the model says."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {}
+
+
+def damaged(problem: Exception, where: str | Path) -> DataError:
+    """Make the error of weights that no library can read."""
+    return DataError(
+        f"the weights cannot be read: {problem}", where=str(where), remedy="Copy or download the model again."
+    )
+
+
+def tensor_shapes(file: Path) -> dict[str, list[int]]:
+    """Those of the tensors in a safetensors file, from its header alone.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            # By `keys`: this is no dictionary.
+            return {name: list(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as problem:
+        raise damaged(problem, file) from problem
+
+
+def shards(folder: Path) -> list[Path]:
+    """The files of a folder's weights, which are in one file or in those that an index names."""
+    whole = folder / "model.safetensors"
+    if whole.is_file():
+        return [whole]
+    index = json.loads((folder / f"{whole.name}.index.json").read_text(encoding="utf-8"))
+    return [folder / name for name in sorted(set(index["weight_map"].values()))]
 
 
 class Stated(BaseModel):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from distilvec.errors import DataError, DistilvecError
+from distilvec.errors import DistilvecError
+from distilvec.modules.settings import object_in, tensor_shapes
 
 #: Counts of parts, each of which has a tensor of its own in the weights (or shares one with few others).
 _COUNTS = re.compile(r"(layers?|layer|groups|depths?|blocks?|experts)$")
@@ -58,11 +58,11 @@ def check_size(place: Path) -> None:
 
 def _settings(place: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the settings that a module may be built with: each file's, and config.json as another overrides it."""
-    base = _read(place / _FILES[0])
+    base = object_in(place / _FILES[0])
     for name in _FILES:
-        yield place / name, _read(place / name)
+        yield place / name, object_in(place / name)
     for file in sorted(place.glob(_OVERRIDING)):
-        given = _read(file)
+        given = object_in(file)
         for part in _PARTS:
             if isinstance(given.get(part), dict):
                 yield file, _merged(base, given[part])
@@ -75,30 +75,10 @@ def _merged(base: dict[str, Any], given: dict[str, Any], depth: int = 0) -> dict
     return {**base, **given, **inner}
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """Read an object of JSON; empty if a file holds none, which opening it says."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
-    except (OSError, ValueError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {}
-
-
 def _held(weights: list[Path]) -> tuple[int, int]:
     """Tensors and numbers in safetensors files, by their headers; packed weights count by their bytes."""
-    from safetensors import SafetensorError, safe_open
-
-    tensors = numbers = 0
-    for file in weights:
-        try:
-            with safe_open(file, framework="numpy") as opened:
-                for name in opened.keys():  # noqa: SIM118  this is no dictionary
-                    tensors, numbers = tensors + 1, numbers + math.prod(opened.get_slice(name).get_shape())
-        except (OSError, SafetensorError) as problem:
-            raise DataError(
-                f"the weights cannot be read: {problem}", where=str(file), remedy="Copy or download the model again."
-            ) from problem
-    return tensors, numbers
+    shapes = [shape for file in weights for shape in tensor_shapes(file).values()]
+    return len(shapes), sum(map(math.prod, shapes))
 
 
 def sections(config: dict[str, Any], depth: int = 0) -> Iterator[dict[str, Any]]:

@@ -7,9 +7,7 @@ sentence-transformers, and RDKit when a molecule is read. Such a model opens wit
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .molecule import MoleculeModule, normed
+from .molecule import MoleculeModule, molecules_of, normed
 
 __all__ = ["SmilesEncoder", "SmilesNetwork"]
 
@@ -69,6 +67,7 @@ class SmilesEncoder(MoleculeModule):
     Source: as of `SmilesNetwork`.
     """
 
+    code = ("smiles_network.py", "molecule.py")
     config_keys: list[str] = []  # noqa: RUF012  its sizes are those of the file
     width = SmilesNetwork.width
     # What modules.json is to say: the file beside it, not the package that this class was trained in.
@@ -105,21 +104,6 @@ class SmilesEncoder(MoleculeModule):
         features["sentence_embedding"] = self.network.embed(features["codes"])
         return features
 
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write configuration and weights to the module's folder, and the code to the model's, its parent."""
-        self.save_config(output_path)
-        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
-        for name in ("smiles_network.py", "molecule.py"):
-            shutil.copyfile(Path(__file__).with_name(name), Path(output_path).resolve().parent / name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # By this file's own name: that of the class, `smiles_network`, is none that another process can import.
-        return _empty, (), self.__getstate__()
-
-
-def _empty() -> SmilesEncoder:
-    return SmilesEncoder.__new__(SmilesEncoder)
-
 
 def codes_of(smiles: Sequence[str]) -> np.ndarray:
     """uint8 [N, 120]: the place of each character in `CHARACTERS`, one more for those that are not among them."""
@@ -134,14 +118,6 @@ def canonical(smiles: Sequence[str]) -> list[str]:
     Raises:
         ValueError: a string that RDKit cannot read.
     """
-    from rdkit import Chem, rdBase
+    from rdkit import Chem
 
-    forms = []
-    with rdBase.BlockLogs():
-        for item in smiles:
-            # The parser would take what follows white space for the molecule's name.
-            molecule = Chem.MolFromSmiles(item) if isinstance(item, str) and len(item.split()) == 1 else None
-            if molecule is None or not molecule.GetNumAtoms():
-                raise ValueError(f"not a SMILES string that RDKit can read: {str(item)[:200]!r}")
-            forms.append(Chem.MolToSmiles(molecule))
-    return forms
+    return [Chem.MolToSmiles(molecule) for molecule in molecules_of(smiles)]

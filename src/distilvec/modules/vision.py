@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.modules.guarded import open_config, open_modules, open_transformer
+from distilvec.modules.blocks import without_dropout
+from distilvec.modules.guarded import open_config, open_transformer
+from distilvec.modules.settings import object_in
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -36,8 +37,8 @@ def is_vision(folder: str | Path) -> bool:
     known = {*_CLS, *_POOLER, *_EITHER, *_MEAN}
     return (
         _of_timm(place)
-        or _key(place, "config.json", "model_type") in known
-        or bool(_key(place, _PROCESSORS[0], "image_processor_type"))
+        or object_in(place / "config.json").get("model_type") in known
+        or bool(object_in(place / _PROCESSORS[0]).get("image_processor_type"))
     )
 
 
@@ -57,19 +58,16 @@ def image_pooling(config: Any) -> ImagePooling:
     return "pooler" if config.model_type in _POOLER else "mean"
 
 
-def open_vision(
-    folder: str | Path, *, device: str | None = None, model_kwargs: dict[str, Any] | None = None
-) -> SentenceTransformer:
+def open_vision(folder: str | Path, *, device: str | None = None, dtype: Any = "float32") -> SentenceTransformer:
     """A vision model as an embedder: images in any form that sentence-transformers takes -> [n, width].
 
     The result has stock modules only (`Transformer`, and `Pooling` where the model does not pool by itself), so that
-    what is saved of it opens anywhere. Grey and transparent images are read as RGB. A folder with modules.json opens
-    as it was saved.
+    what is saved of it opens anywhere. Grey and transparent images are read as RGB.
 
     Args:
-        folder: of a transformers model, with the configuration of its image processor.
+        folder: one that `is_vision`, with the configuration of its image processor.
         device: where it is put; default is the best device there is.
-        model_kwargs: for the transformers model, on top of float32 and safetensors.
+        dtype: of the weights.
 
     Raises:
         DistilvecError: no model, no image processor, neither of them can be opened, or it is a folder of timm.
@@ -79,8 +77,6 @@ def open_vision(
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     place = Path(folder)
-    if (place / "modules.json").is_file():
-        return open_modules(str(place), device=device)
     if _of_timm(place):
         raise DistilvecError(
             "this is a model of timm, which distilvec does not open",
@@ -93,25 +89,20 @@ def open_vision(
             where=str(place),
             remedy=f"Save its image processor beside it ({_PROCESSORS[0]}).",
         )
-    transformer = _transformer(place, model_kwargs or {})
+    transformer = _transformer(place, dtype)
     modules: list[Any] = [transformer]
     if transformer.module_output_name == "token_embeddings":
         modules.append(Pooling(_width(transformer), pooling_mode=image_pooling(transformer.model.config)))
     return SentenceTransformer(modules=modules, device=device).eval()
 
 
-def _transformer(place: Path, model_kwargs: dict[str, Any]) -> Any:
+def _transformer(place: Path, dtype: Any) -> Any:
     """The stock module; it gives `sentence_embedding` where the model pools, else `token_embeddings`."""
-    import torch
-
-    model_kwargs = {"use_safetensors": True, "dtype": torch.float32, **model_kwargs}
     try:
         pooled = image_pooling(open_config(place)) == "pooler"
-        if pooled:
-            model_kwargs.pop("add_pooling_layer", None)
         transformer = open_transformer(
             place,
-            model_kwargs,
+            {"use_safetensors": True, "dtype": dtype},
             modality_config={
                 "image": {
                     "method": "forward",
@@ -134,24 +125,14 @@ def _width(transformer: Any) -> int:
     import torch
     from PIL import Image
 
-    model = transformer.model
-    training = model.training
-    with torch.no_grad():
-        features = transformer.preprocess([Image.new("RGB", (64, 64))])
-        states = transformer.eval()({**features, "pixel_values": features["pixel_values"].to(model.device)})
-    transformer.train(training)
+    features = transformer.preprocess([Image.new("RGB", (64, 64))])
+    pixels = features["pixel_values"].to(transformer.model.device)
+    with torch.no_grad(), without_dropout(transformer):
+        states = transformer({**features, "pixel_values": pixels})
     return int(states["token_embeddings"].shape[-1])
 
 
 def _of_timm(place: Path) -> bool:
     """As timm writes it to the hub, or as transformers wraps it: both need timm and torchvision."""
-    named = isinstance(_key(place, "config.json", "pretrained_cfg"), dict)
-    return named or _key(place, "config.json", "model_type") == "timm_wrapper"
-
-
-def _key(place: Path, file: str, key: str) -> Any:
-    """Return the value of a key in a JSON file; None if there is no such file or key."""
-    try:
-        return json.loads((place / file).read_text(encoding="utf-8")).get(key)
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
+    config = object_in(place / "config.json")
+    return isinstance(config.get("pretrained_cfg"), dict) or config.get("model_type") == "timm_wrapper"

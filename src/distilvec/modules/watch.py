@@ -85,12 +85,7 @@ class Seen:
 
 
 class Watch:
-    """Hooks on a transformers model, idle except within `watching`.
-
-    Args:
-        model: the transformers model.
-        blocks: its transformer blocks, first to last.
-    """
+    """Hooks on a transformers model and its blocks, first to last; idle except within `watching`."""
 
     def __init__(self, model: nn.Module, blocks: nn.ModuleList) -> None:
         self._model, self._count = model, len(blocks)

@@ -10,6 +10,8 @@ import logging
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +21,6 @@ from distilvec.corpus.keys import is_blank
 from distilvec.errors import EnvironmentProblem
 from distilvec.export import OnnxEncoder
 from distilvec.serving.batcher import Batcher, BusyError, Encode
-from distilvec.serving.limits import Limits
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -54,6 +55,35 @@ class _Refusal(Exception):
         self.status, self.code = status, code
 
 
+@dataclass(frozen=True)
+class Limits:
+    """The limits on one client, so that the others are answered too.
+
+    Attributes:
+        tokens: of a request, over all its texts, as they are counted in its answer.
+        waiting: texts of all requests that are not answered yet.
+        connections: open at the same time.
+        seconds: in which a request has to arrive, and its answer to be read.
+    """
+
+    tokens: int = 300_000
+    waiting: int = 4096
+    connections: int = 256
+    seconds: float = 60.0
+
+
+def need_extra() -> None:
+    """Refuse to start without the packages of the extra `serve`.
+
+    Raises:
+        EnvironmentProblem: one of them is missing.
+    """
+    if not all(map(find_spec, ("starlette", "uvicorn"))):
+        raise EnvironmentProblem(
+            "serving needs starlette and uvicorn", where="serve", remedy="pip install 'distilvec[serve]'"
+        )
+
+
 def failure(status: int, message: str, code: str) -> dict[str, Any]:
     """The content of an answer that refuses, in OpenAI's shape."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
@@ -83,15 +113,12 @@ def application(
     Raises:
         EnvironmentProblem: the extra `serve` is not installed.
     """
-    try:
-        from starlette.applications import Starlette
-        from starlette.requests import ClientDisconnect
-        from starlette.responses import JSONResponse, Response
-        from starlette.routing import Route
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "serving needs starlette and uvicorn", where="serve", remedy="pip install 'distilvec[serve]'"
-        ) from error
+    need_extra()
+    from starlette.applications import Starlette
+    from starlette.requests import ClientDisconnect
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+
     limits = limits or Limits()
     batcher = Batcher(_encoder(model, batch), batch=batch, most_waiting=limits.waiting)
     server = _Server(model, name, key, batcher, limits)
@@ -254,12 +281,9 @@ def _counter(model: SentenceTransformer | OnnxEncoder) -> Any:
     backend: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not hasattr(backend, "encode_batch_fast"):
         return None
-    from tokenizers import Tokenizer
+    from distilvec.students.vocabulary import plain_backend
 
-    counter = Tokenizer.from_str(backend.to_str())
-    counter.no_padding()
-    counter.no_truncation()
-    return counter
+    return plain_backend(backend)
 
 
 def _encoder(model: SentenceTransformer | OnnxEncoder, batch: int) -> Encode:

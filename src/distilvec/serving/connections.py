@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from distilvec.serving.app import LATER, failure
-from distilvec.serving.limits import Limits
+from distilvec.serving.app import LATER, Limits, failure
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

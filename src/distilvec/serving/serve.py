@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
 from distilvec.export.encoder import CONFIG, OnnxEncoder, Precision, load_onnx
-from distilvec.serving.app import application
-from distilvec.serving.limits import Limits
+from distilvec.serving.app import Limits, application, need_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,12 +47,9 @@ def serve(
         DistilvecError: no such model, the variable is not set, or a precision is asked of a model that is no export.
         EnvironmentProblem: the extra `serve` is missing, or the port is taken.
     """
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "serving needs starlette and uvicorn", where="serve", remedy="pip install 'distilvec[serve]'"
-        ) from error
+    need_extra()
+    import uvicorn
+
     from distilvec.serving.connections import configured
 
     key = None

@@ -13,7 +13,14 @@ from torch import Tensor
 
 from distilvec.modules.pipeline import usable_positions
 
-_DISTILBERT = {
+#: What DistilBERT calls by other names, settings and weights.
+_SETTINGS = {
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+}
+_WEIGHTS = {
     "transformer.layer.": "encoder.layer.",
     "attention.q_lin.": "attention.self.query.",
     "attention.k_lin.": "attention.self.key.",
@@ -34,28 +41,21 @@ def as_electra(model: Any) -> Any:
     from transformers import ElectraConfig, ElectraModel
 
     old = model.config
-    state = {_renamed(name): tensor for name, tensor in model.state_dict().items() if not name.startswith("pooler.")}
+    state = {name: tensor for name, tensor in bert_state(model).items() if not name.startswith("pooler.")}
     table = "embeddings.position_embeddings.weight"
     positions = usable_positions(model)
     state[table] = state[table][len(state[table]) - (positions or len(state[table])) :]
     types = "embeddings.token_type_embeddings.weight"
     if types not in state:
         state[types] = torch.zeros(1, old.hidden_size)
-    distil = type(model).__name__ == "DistilBertModel"
+    same = ("hidden_size", "num_hidden_layers", "num_attention_heads", "layer_norm_eps", *_SETTINGS)
     made: Any = ElectraConfig
     config = made(
         vocab_size=len(state["embeddings.word_embeddings.weight"]),
         embedding_size=state[types].shape[1],
-        hidden_size=old.hidden_size,
-        num_hidden_layers=old.num_hidden_layers,
-        num_attention_heads=old.num_attention_heads,
-        intermediate_size=old.hidden_dim if distil else old.intermediate_size,
-        hidden_act=old.activation if distil else old.hidden_act,
-        hidden_dropout_prob=old.dropout if distil else old.hidden_dropout_prob,
-        attention_probs_dropout_prob=old.attention_dropout if distil else old.attention_probs_dropout_prob,
         max_position_embeddings=len(state[table]),
         type_vocab_size=len(state[types]),
-        layer_norm_eps=1e-12 if distil else old.layer_norm_eps,
+        **{name: bert_setting(old, name) for name in same},
         **{name: value for name, value in old.to_dict().items() if name.endswith("_token_id")},
     )
     config._name_or_path = getattr(old, "_name_or_path", "")
@@ -64,11 +64,23 @@ def as_electra(model: Any) -> Any:
     return smaller.to(next(model.parameters()).device).eval()
 
 
-def _renamed(name: str) -> str:
-    if name.startswith("transformer.layer."):
-        for theirs, ours in _DISTILBERT.items():
-            name = name.replace(theirs, ours)
-    return name
+def bert_setting(config: Any, name: str) -> Any:
+    """A setting of a BERT-like model, by BERT's name for it."""
+    if config.model_type != "distilbert":
+        return getattr(config, name)
+    return 1e-12 if name == "layer_norm_eps" else getattr(config, _SETTINGS.get(name, name))
+
+
+def bert_state(model: Any) -> dict[str, Tensor]:
+    """The weights of a BERT-like model under BERT's names."""
+
+    def renamed(name: str) -> str:
+        if name.startswith("transformer.layer."):
+            for theirs, berts in _WEIGHTS.items():
+                name = name.replace(theirs, berts)
+        return name
+
+    return {renamed(name): tensor for name, tensor in model.state_dict().items()}
 
 
 def tables(state: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

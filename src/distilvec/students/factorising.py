@@ -48,7 +48,6 @@ def factorise(
     rank: int,
     use: Tensor,
     lengths: Tensor,
-    seed: int = 0,
 ) -> NarrowTables:
     """Tables of a smaller width that give the blocks nearly what the whole ones gave.
 
@@ -58,11 +57,10 @@ def factorise(
         rank: r, 2 to d; at d the embeddings are the same up to the norm's epsilon.
         use: float [N], how often each piece occurs in the corpus.
         lengths: int [T], tokens of its texts.
-        seed: of the draws.
     """
     words, positions, types = (table.detach().cpu().double() for table in tables)
     gain, bias, eps = norm[0].detach().cpu().double(), norm[1].detach().cpu().double(), norm[2]
-    draw = _Draws((words, positions, types), use, lengths, seed)
+    draw = _Draws((words, positions, types), use, lengths)
     width = words.shape[1]
     second = torch.zeros(width, width, dtype=torch.float64)
     for part in draw(FITTED):
@@ -96,13 +94,13 @@ def factorise(
 class _Draws:
     """Centred embeddings of pieces drawn by use at positions drawn by the corpus' lengths, in chunks."""
 
-    def __init__(self, tables: tuple[Tensor, Tensor, Tensor], use: Tensor, lengths: Tensor, seed: int) -> None:
+    def __init__(self, tables: tuple[Tensor, Tensor, Tensor], use: Tensor, lengths: Tensor) -> None:
         self.tables = tables
         share = use.double() / use.sum()
         self.pieces = share * _SATURATION / (_SATURATION + share) + _FLOOR
         places = torch.arange(len(tables[1]))
         self.positions = (lengths[None, :] > places[:, None]).double().sum(1)
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(0)
 
     def __call__(self, count: int) -> Iterator[Tensor]:
         """Chunks [n, d] that add up to `count` rows."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from distilvec.corpus.keys import split_pair
 from distilvec.corpus.lazy import take
@@ -69,18 +69,6 @@ def sampled_tokens(
     few = sampled(texts, most)
     found = sum(int(features["attention_mask"].sum()) for features in token_batches(model, few, longest))
     return few if found <= tokens else sampled(few, max(least, len(few) * tokens // found))
-
-
-@contextlib.contextmanager
-def without_dropout(model: nn.Module) -> Iterator[None]:
-    """With a model in eval mode; afterwards each of its parts is in the mode that it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError
-from distilvec.modules.blocks import class_names
+from distilvec.modules.blocks import class_names, without_dropout
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -35,9 +35,8 @@ def fold_head(student: SentenceTransformer, texts: Sequence[str], batch_size: in
         DistilvecError: the student has no expert head.
         DataError: fewer than 10 texts.
     """
-    from sentence_transformers.base.modules import Dense
-
     from distilvec.modules.expert_head import ExpertHead
+    from distilvec.modules.projection import dense
 
     names = [key for key, module in student.named_children() if type(module).__name__ == ExpertHead.__name__]
     if not names:
@@ -51,15 +50,8 @@ def fold_head(student: SentenceTransformer, texts: Sequence[str], batch_size: in
     before, after = _observe(student, head, texts, batch_size)
     held_out = torch.arange(len(before)) % _HELD_OUT == 0
     weight, bias = _residual_fit(before[~held_out], after[~held_out])
-    dense = Dense(
-        in_features=head.width,
-        out_features=head.width,
-        activation_function=None,
-        init_weight=weight.to(student.dtype),
-        init_bias=bias.to(student.dtype),
-        use_residual=True,
-    )
-    setattr(student, name, dense.to(student.device).train(student.training))
+    folding = dense(weight.to(student.dtype), bias.to(student.dtype), use_residual=True)
+    setattr(student, name, folding.to(student.device).train(student.training))
     folded = before[held_out] + before[held_out] @ weight.double().mT + bias.double()
     return float(nn.functional.cosine_similarity(folded, after[held_out]).mean())
 
@@ -75,13 +67,8 @@ def _observe(
         before.append(features["sentence_vector"].cpu().double())
         after.append(features["sentence_embedding"].cpu().double())
 
-    handle = head.register_forward_hook(keep)
-    training = student.training
-    try:
+    with without_dropout(student), head.register_forward_hook(keep):
         student.encode([split_pair(text) for text in texts], batch_size=batch_size, show_progress_bar=False)
-    finally:
-        handle.remove()
-        student.train(training)
     return torch.cat(before), torch.cat(after)
 
 

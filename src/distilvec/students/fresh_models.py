@@ -167,7 +167,7 @@ def averaged_embeddings(words: Any, teacher_words: Any, table: Tensor) -> tuple[
         for role in _SPECIAL
         if getattr(words, role) is not None and getattr(teacher_words, role + "_id") is not None
     }
-    texts = [_text_of(backend, piece, index) for piece, index in pieces.items()]
+    texts = [_text_of(backend, index) for index in pieces.values()]
     spelled = teacher_backend.encode_batch(texts, add_special_tokens=False)
     count = id_count(words)
     covered = torch.zeros(count, dtype=torch.bool)
@@ -185,7 +185,7 @@ def averaged_embeddings(words: Any, teacher_words: Any, table: Tensor) -> tuple[
     return rows, covered
 
 
-def _text_of(backend: Any, piece: str, index: int) -> str:
+def _text_of(backend: Any, index: int) -> str:
     """Return what a piece stands for, without the marks of its place in a word; empty for parts of characters."""
     text: str = backend.decode([index], skip_special_tokens=False).removeprefix("##").strip()
     return "" if "\N{REPLACEMENT CHARACTER}" in text else text

@@ -57,8 +57,6 @@ def load_student(
             remedy="Leave them out.",
         )
     if of_items:
-        from distilvec.students.weights import open_weights
-
         return open_weights(folder, device)
     student = open_model(
         folder, name=str(model), device=device, dtype=torch.float32, trust_remote_code=trust_remote_code
@@ -78,6 +76,34 @@ def load_student(
     if bare:
         read_plainly(student)
     return student
+
+
+def open_weights(path: Path, device: str | None = None) -> SentenceTransformer:
+    """The network of a safetensors file as a student, in float32; what its classifier was is left out.
+
+    Which network it is, its keys say: of images a CIFAR residual network of 6 n + 2 layers, the ResNet-8 of MLPerf or a
+    MobileNet; of molecules a graph network (gcn, graphsage, gat, molclr; between the first two the file's name tells)
+    or the chemical VAE's encoder. These are the files that can be teachers.
+
+    Args:
+        device: default is the processor.
+
+    Raises:
+        DataError: no such file, a damaged one, or not one of these networks.
+        DistilvecError: a network that the keys leave open.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    from distilvec.modules.cifar_resnet import image_model
+    from distilvec.modules.molecule_networks import GraphEncoder, GraphNetwork
+    from distilvec.modules.network_files import read_image_network, read_network
+    from distilvec.modules.smiles_network import SmilesEncoder
+
+    if (of_images := read_image_network(path)) is not None:
+        return image_model(of_images, device or "cpu")
+    _, network = read_network(path)
+    encoder = GraphEncoder.of(network) if isinstance(network, GraphNetwork) else SmilesEncoder.of(network)
+    return SentenceTransformer(modules=[encoder], device=device or "cpu")
 
 
 def _part_storage(student: nn.Module) -> None:
@@ -100,17 +126,10 @@ def _leave_out_unused(transformer: Any) -> None:
             parameter.requires_grad_(False)
 
 
-def drop_pooler(transformer: Any) -> bool:
-    """Remove the pooler of a `Transformer` module whose token states are what is read.
-
-    Only models that can be built without one (`add_pooling_layer`) are touched. Returns whether there was one.
-    """
-    model = transformer.model
-    if transformer.module_output_name != "token_embeddings" or not can_omit_pooler(model):
-        return False
-    had_one = model.pooler is not None
-    model.pooler = None
-    return had_one
+def drop_pooler(transformer: Any) -> None:
+    """Remove the pooler of a `Transformer` module whose token states are what is read, if its class can be without."""
+    if transformer.module_output_name == "token_embeddings" and can_omit_pooler(transformer.model):
+        transformer.model.pooler = None
 
 
 def can_omit_pooler(model: nn.Module) -> bool:

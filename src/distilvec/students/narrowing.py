@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
-from distilvec.modules.blocks import find_transformer
+from distilvec.modules.blocks import find_transformer, without_dropout
 from distilvec.students.factorising import without_mean
-from distilvec.students.fit_texts import Seen, hooked, sampled, sampled_tokens, token_batches, without_dropout
+from distilvec.students.fit_texts import Seen, hooked, sampled, sampled_tokens, token_batches
 from distilvec.students.refitting import JUDGED, Refit, StateMoments, contributions, refit, rows_of
+from distilvec.students.shape import Kept
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -32,18 +32,10 @@ _TEXTS, _TOKENS, _ALL_TOKENS = 2_048, 128, 32_000
 _LEAST_SCALE = 0.3
 
 
-@dataclass(frozen=True)
-class Narrowed:
-    """R² of the states behind each block, in the new coordinates, and of the vectors on texts that the map lacked."""
-
-    states: tuple[float, ...]
-    vectors: float
-
-
 @torch.no_grad()
 def narrow(
     student: SentenceTransformer, source: SentenceTransformer, width: int, texts: Sequence[str], seen: Seen
-) -> Narrowed:
+) -> Kept:
     """Make the blocks of a student narrower, in place, with a map behind the pooling to where its vectors were.
 
     The new coordinates are the width - 1 leading directions of the states behind all norms, laid into the vectors whose
@@ -56,6 +48,9 @@ def narrow(
         width: of the blocks, a multiple of a head's, and not the width of the table of word pieces.
         texts: what the student will read.
         seen: of the source.
+
+    Returns:
+        `states` and `vectors`.
 
     Raises:
         DistilvecError: fewer than eight texts.
@@ -81,7 +76,7 @@ def narrow(
     transformer.model = narrower
     vectors = _lead_back(student, source, sampled(texts, _TEXTS), width, seen)
     narrower.train(was_training)
-    return Narrowed(tuple(explained), vectors)
+    return Kept(states=tuple(explained), vectors=vectors)
 
 
 class _Block:
@@ -236,7 +231,9 @@ def _lead_back(
     student: SentenceTransformer, source: SentenceTransformer, texts: Sequence[str], width: int, kept: Seen
 ) -> float:
     """Put the map behind the student's pooling; its R² on every eighth text, which it is not fitted to."""
-    from sentence_transformers.sentence_transformer.modules import Dense, Pooling
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    from distilvec.modules.projection import dense
 
     modules = list(student.children())
     place = next(number for number, module in enumerate(modules) if isinstance(module, Pooling))
@@ -250,13 +247,7 @@ def _lead_back(
     seen.add(torch.cat([ours, theirs], 1))
     whole = torch.cat([torch.zeros(theirs.shape[1], ours.shape[1]), torch.eye(theirs.shape[1])], 1)
     fitted = refit(seen, whole, torch.zeros(theirs.shape[1]), torch.arange(ours.shape[1]))
-    head = Dense(
-        in_features=ours.shape[1],
-        out_features=theirs.shape[1],
-        activation_function=None,
-        init_weight=fitted.weight,
-        init_bias=fitted.bias,
-    ).to(student.device)
+    head = dense(fitted.weight, fitted.bias).to(student.device)
     student._modules.clear()
     for number, module in enumerate([*modules[:place], pooling, head, *modules[place + 1 :]]):
         student.add_module(str(number), module)

@@ -15,7 +15,8 @@ import torch
 from distilvec.errors import DistilvecError
 from distilvec.files import whole
 from distilvec.folders import update
-from distilvec.modules.blocks import class_names, find_transformer
+from distilvec.modules.blocks import class_names, find_transformer, without_dropout
+from distilvec.modules.promised_tokens import around
 from distilvec.modules.task_head import sentence_vectors
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Pieces of a forward pass.
+_BATCH = 512
 #: Places that a tokenizer keeps free, as BERT, T5 and Gemma name them: no text holds them.
 _FREE = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>|<\|?reserved.*\d+\|?>")
 
@@ -51,7 +54,6 @@ def piece_vectors(
     ids: npt.NDArray[np.int64],
     *,
     cache: str | Path | None = None,
-    batch_size: int = 512,
 ) -> npt.NDArray[np.float32]:
     """The sentence vector of each piece, read alone between the special tokens that go around a text.
 
@@ -61,7 +63,6 @@ def piece_vectors(
         model: a text transformer with a fast tokenizer.
         ids: [n] of the tokenizer, for example `readable_pieces(model.tokenizer)`.
         cache: folder in which the vectors are kept, and found again by the model, its tokenizer and the ids.
-        batch_size: pieces per forward.
 
     Returns:
         [n, D].
@@ -71,15 +72,16 @@ def piece_vectors(
         EnvironmentProblem: the cache cannot be written.
     """
     tokenizer = fast_tokenizer_of(model)
-    before, after = _surroundings(tokenizer)
+    before, after = around(tokenizer)
+    read = tokenizer("a")["input_ids"]
+    if read != [*before, *tokenizer("a", add_special_tokens=False)["input_ids"], *after]:
+        raise DistilvecError("this tokenizer changes a text when it puts special tokens around it")
     file = None if cache is None else Path(cache) / f"pieces-{_fingerprint(model, before, after, ids)}.npz"
     if file is not None and (kept := _kept(file)) is not None:
         return kept
     logger.info("reading %d word pieces one by one", len(ids))
-    was_training = model.training
-    model.eval()
-    parts = [_read(model, ids[start : start + batch_size], before, after) for start in range(0, len(ids), batch_size)]
-    model.train(was_training)
+    with without_dropout(model):
+        parts = [_read(model, ids[start : start + _BATCH], before, after) for start in range(0, len(ids), _BATCH)]
     vectors = np.concatenate(parts)
     if file is not None:
         _keep(file, vectors)
@@ -111,17 +113,6 @@ def _read(
     ids = torch.from_numpy(rows).to(model.device)
     vectors = sentence_vectors(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     return np.asarray(vectors.float().cpu().numpy(), dtype=np.float32)
-
-
-def _surroundings(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Ids that the tokenizer puts before and after a text."""
-    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
-    whole = tokenizer("a")["input_ids"]
-    places = range(len(whole) - len(plain) + 1)
-    start = next((place for place in places if whole[place : place + len(plain)] == plain), None)
-    if start is None:
-        raise DistilvecError("this tokenizer changes a text when it puts special tokens around it")
-    return whole[:start], whole[start + len(plain) :]
 
 
 def _fingerprint(model: SentenceTransformer, before: list[int], after: list[int], ids: npt.NDArray[np.int64]) -> str:

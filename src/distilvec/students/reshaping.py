@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.corpus.keys import split_pair
-from distilvec.modules.blocks import find_blocks
+from distilvec.modules.blocks import find_blocks, without_dropout
 from distilvec.modules.pipeline import default_prompt
 from distilvec.students.electra import tables
 from distilvec.students.factorising import factorise
@@ -230,12 +230,10 @@ class Reshaping:
 
     @torch.no_grad()
     def _run(self) -> None:
-        was_training = self.model.training
-        self.model.eval()
-        for features in self._batches():
-            self._mask = features["attention_mask"].bool()
-            self.model(**features)
-        self.model.train(was_training)
+        with without_dropout(self.model):
+            for features in self._batches():
+                self._mask = features["attention_mask"].bool()
+                self.model(**features)
 
 
 def _merged(attention: Any, worth: Tensor, heads: int, times: int, config: Any) -> Any:

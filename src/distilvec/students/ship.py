@@ -19,7 +19,7 @@ from distilvec.files import readable, temporary, writing
 from distilvec.folders import aside_name, check_model, seal, strangers
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
-from distilvec.modules.pipeline import free_name, side_prompt
+from distilvec.modules.pipeline import free_name, side_prompt, width_of
 from distilvec.students.classic import write_classic
 from distilvec.students.load import drop_pooler
 
@@ -119,38 +119,27 @@ def in_teacher_space(
         DistilvecError: the map takes vectors of another width.
     """
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Dense, Normalize
+    from sentence_transformers.base.modules import Normalize
+
+    from distilvec.modules.projection import dense, is_identity
 
     modules: Any = OrderedDict(student.named_children())
     if modules and isinstance(next(reversed(modules.values())), Normalize):
         modules.popitem()
-    width = next(
-        size
-        for module in reversed(modules.values())
-        if (ask := getattr(module, "get_embedding_dimension", None)) is not None and (size := ask()) is not None
-    )
+    width = width_of(modules.values())
     if teacher_map.in_features != width:
         raise DistilvecError(
             f"the teacher's map takes vectors of width {teacher_map.in_features}, the student gives {width}"
         )
-    bias = teacher_map.bias
-    from distilvec.modules.projection import is_identity
-
     if not is_identity(teacher_map):
-        modules[free_name(modules, "teacher_map")] = Dense(
-            in_features=teacher_map.in_features,
-            out_features=teacher_map.out_features,
-            bias=bias is not None,
-            activation_function=None,
-            init_weight=teacher_map.weight.detach().clone(),
-            init_bias=None if bias is None else bias.detach().clone(),
-        )
+        bias = None if teacher_map.bias is None else teacher_map.bias.detach().clone()
+        modules[free_name(modules, "teacher_map")] = dense(teacher_map.weight.detach().clone(), bias)
     if normalize:
         modules[free_name(modules, "normalize")] = Normalize()
     mapped = SentenceTransformer(
         modules=modules,
         device=str(student.device),
-        prompts=_prompts(student),
+        prompts={name: prompt for name, prompt in (student.prompts or {}).items() if prompt is not None},
         default_prompt_name=student.default_prompt_name,
         similarity_fn_name=student.similarity_fn_name,
     )
@@ -188,10 +177,6 @@ def router(student: SentenceTransformer, teacher: SentenceTransformer) -> Senten
         prompts={"query": side_prompt(student, "query"), "document": side_prompt(teacher, "document")},
         similarity_fn_name=teacher.similarity_fn_name,
     )
-
-
-def _prompts(model: SentenceTransformer) -> dict[str, str]:
-    return {name: prompt for name, prompt in (model.prompts or {}).items() if prompt is not None}
 
 
 def brings_its_code(module: Any) -> bool:

@@ -227,11 +227,7 @@ def _fit_shape(
 
 
 def _texts(texts: Iterable[str] | None, vocabulary: int | None, shape: Shape) -> Sequence[str]:
-    """The texts, where a cut needs them.
-
-    Raises:
-        DistilvecError: they are missing.
-    """
+    """The texts, where a cut needs them."""
     cut = vocabulary is not None or replace(shape, positions=None) != Shape()
     if cut and texts is None:
         given = {"vocabulary": vocabulary, **vars(shape)}

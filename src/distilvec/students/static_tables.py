@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError
 from distilvec.students.load import load_student
 from distilvec.students.pieces import fast_tokenizer_of, piece_vectors, readable_pieces
-from distilvec.students.vocabulary import plain_backend, prune_tokenizer
+from distilvec.students.vocabulary import chunks, encode, plain_backend, prune_tokenizer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -31,7 +29,6 @@ logger = logging.getLogger(__name__)
 SIF = 3e-4
 #: How many tokens of a corpus the order of the vocabulary is worth.
 PRIOR = 1e6
-_CHUNK = 2_000
 
 
 def static(
@@ -99,12 +96,11 @@ def count_pieces(tokenizer: Any, texts: Iterable[str], size: int) -> npt.NDArray
     Raises:
         DistilvecError: there are no texts.
     """
-    counts, seen, rest = np.zeros(size, dtype=np.int64), 0, iter(texts)
-    while chunk := list(islice(rest, _CHUNK)):
-        read = [split_pair(text) for text in chunk]
-        ids = [index for encoding in tokenizer.encode_batch(read, add_special_tokens=False) for index in encoding.ids]
+    counts, seen = np.zeros(size, dtype=np.int64), False
+    for chunk in chunks(texts):
+        ids = [index for row in encode(tokenizer, chunk) for index in row]
         counts += np.bincount(np.asarray(ids, dtype=np.int64), minlength=size)
-        seen += len(chunk)
+        seen = True
     if not seen:
         raise DistilvecError(
             "there are no texts to weigh word pieces by", where="texts", remedy="Give at least one text."

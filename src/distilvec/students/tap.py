@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from distilvec.alignment.pieces import pieces_of
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer, token_head
 from distilvec.modules.contents import Contents
-from distilvec.modules.pipeline import default_prompt, puts_into_template, reads_texts
+from distilvec.modules.pipeline import default_prompt, puts_into_template, reads_texts, width_of
 from distilvec.modules.text_ids import check_fast
 from distilvec.modules.watch import Seen, attach_watch
 from distilvec.students.output import StudentInfo, StudentOutput
@@ -68,7 +68,9 @@ class StudentTap:
             self._watch = attach_watch(self, transformer.model, found[1])
         prompt = default_prompt(student)
         self._contents = Contents(getattr(transformer, "tokenizer", None), prompt)
-        width = _width(modules)
+        width = width_of(modules)
+        if width is None:
+            raise DistilvecError("the student does not say how wide its embeddings are")
         #: Width of the pooled states of a block: several ways of pooling lie side by side.
         self.pooled = width if self._pooling is None else self._pooling.get_embedding_dimension()
         self.info = StudentInfo(
@@ -181,12 +183,11 @@ class StudentTap:
                 where=name,
                 remedy="Choose a method that needs the final embedding only.",
             )
-        wrong = [layer for layer in tokens if not 0 <= layer <= (count or 0)]
-        if wrong:
-            raise DistilvecError(f"asked for the states of layer {wrong[0]}, the student has 0 to {count}", where=name)
-        wrong = [layer for layer in attention if not 1 <= layer <= (count or 0)]
-        if wrong:
-            raise DistilvecError(f"asked for the maps of layer {wrong[0]}, the student has 1 to {count}", where=name)
+        for what, asked, first in (("states", tokens, 0), ("maps", attention, 1)):
+            wrong = [layer for layer in asked if not first <= layer <= (count or 0)]
+            if wrong:
+                told = f"asked for the {what} of layer {wrong[0]}, the student has {first} to {count}"
+                raise DistilvecError(told, where=name)
         if "cu_seq_lens_q" in features:
             raise DistilvecError(
                 "batches without padding (flash attention's flattened inputs) are not supported",
@@ -217,15 +218,6 @@ def student_name(student: SentenceTransformer) -> str:
     if path and folder.is_dir():
         return folder.resolve().name
     return path or student.model_card_data.base_model or "student"
-
-
-def _width(modules: Sequence[nn.Module]) -> int:
-    for module in reversed(modules):
-        ask = getattr(module, "get_embedding_dimension", None)
-        size = ask() if callable(ask) else None
-        if size is not None:
-            return int(size)
-    raise DistilvecError("the student does not say how wide its embeddings are")
 
 
 def _repeat(features: dict[str, Any], views: int) -> dict[str, Any]:

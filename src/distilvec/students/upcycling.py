@@ -15,6 +15,7 @@ from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.moe_encoder import MoeEncoder, MoeEncoderConfig
 from distilvec.modules.opening import open_pipeline
+from distilvec.students.electra import bert_setting, bert_state
 from distilvec.students.load import load_student
 
 if TYPE_CHECKING:
@@ -46,24 +47,6 @@ _SETTINGS = (
     "layer_norm_eps",
     "pad_token_id",
 )
-#: What DistilBERT calls by other names, settings and weights.
-_DISTILBERT_SETTINGS = {
-    "intermediate_size": "hidden_dim",
-    "hidden_act": "activation",
-    "hidden_dropout_prob": "dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
-}
-_DISTILBERT_WEIGHTS = {
-    "transformer.layer": "encoder.layer",
-    "attention.q_lin": "attention.self.query",
-    "attention.k_lin": "attention.self.key",
-    "attention.v_lin": "attention.self.value",
-    "attention.out_lin": "attention.output.dense",
-    "sa_layer_norm": "attention.output.LayerNorm",
-    "ffn.lin1": "intermediate.dense",
-    "ffn.lin2": "output.dense",
-    "output_layer_norm": "output.LayerNorm",
-}
 _ROUTER_SPREAD = 0.02
 
 
@@ -123,10 +106,12 @@ def upcycle(
 
 def _refuse(encoder: Any) -> None:
     """Refuse an encoder without blocks like BERT's, or with a layer that a mixture of experts has no place for."""
+    from transformers.activations import ACT2FN
+
     config: Any = getattr(encoder, "config", None)
     kind = getattr(config, "model_type", None)
-    activation = getattr(config, _DISTILBERT_SETTINGS["hidden_act"] if kind == "distilbert" else "hidden_act", None)
-    if kind not in _TYPES or getattr(config, "is_decoder", False) or activation not in _activations():
+    activation = None if kind not in _TYPES else bert_setting(config, "hidden_act")
+    if getattr(config, "is_decoder", False) or activation not in ACT2FN:
         raise DistilvecError(
             f"an encoder of type {kind} cannot be turned into a mixture of experts",
             remedy=f"Start from an encoder of one of these types: {', '.join(sorted(_TYPES))}.",
@@ -139,29 +124,15 @@ def _refuse(encoder: Any) -> None:
         )
 
 
-def _activations() -> Any:
-    from transformers.activations import ACT2FN
-
-    return ACT2FN
-
-
 def _as_bert(model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Settings and weights of an encoder of `_TYPES` under BERT's names."""
-    config, weights = model.config, model.state_dict()
-    if config.model_type != "distilbert":
-        return {name: getattr(config, name) for name in _SETTINGS}, weights
-    # Two types of token as in BERT, for tokenizers that tell a second text from the first; both add nothing.
-    # In training the mixture also drops after the attention, as BERT does and DistilBERT does not.
-    own = {"type_vocab_size": 2, "layer_norm_eps": 1e-12}
-    names = {name: _DISTILBERT_SETTINGS.get(name, name) for name in _SETTINGS if name not in own}
-    renamed = {}
-    for name, weight in weights.items():
-        new = name
-        for theirs, berts in _DISTILBERT_WEIGHTS.items():
-            new = new.replace(theirs, berts)
-        renamed[new] = weight
-    renamed["embeddings.token_type_embeddings.weight"] = torch.zeros(2, config.dim)
-    return own | {name: getattr(config, theirs) for name, theirs in names.items()}, renamed
+    config, weights, own = model.config, bert_state(model), {}
+    if config.model_type == "distilbert":
+        # Two types of token as in BERT, for tokenizers that tell a second text from the first; both add nothing.
+        # In training the mixture also drops after the attention, as BERT does and DistilBERT does not.
+        own = {"type_vocab_size": 2}
+        weights["embeddings.token_type_embeddings.weight"] = torch.zeros(2, config.dim)
+    return own | {name: bert_setting(config, name) for name in _SETTINGS if name not in own}, weights
 
 
 def _weights(dense: dict[str, Tensor], config: MoeEncoderConfig, noise: float, seed: int) -> dict[str, Tensor]:

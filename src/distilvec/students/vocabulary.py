@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distilvec.alignment.loading import unlimited
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError
 from distilvec.modules.text_ids import check_fast
@@ -111,7 +112,7 @@ def _reduced(spec: dict[str, Any], pieces: dict[int, str], order: list[int]) -> 
     """
     from tokenizers import Tokenizer
 
-    reduced = Tokenizer.from_str(json.dumps(_reduce(spec, pieces, order)))
+    reduced = Tokenizer.from_str(json.dumps(_reduce(spec, order)))
     if reduced.get_vocab(with_added_tokens=True) != {pieces[old]: new for new, old in enumerate(order)}:
         raise DistilvecError(
             f"this {spec['model']['type']} tokenizer cannot be pruned: its pieces change their ids when it is saved"
@@ -120,18 +121,13 @@ def _reduced(spec: dict[str, Any], pieces: dict[int, str], order: list[int]) -> 
 
 
 def plain_backend(tokenizer: Any) -> Any:
-    """A copy of a transformers tokenizer's `tokenizers.Tokenizer` that neither pads nor truncates, as saved ones do.
+    """A copy of a tokenizer's `tokenizers.Tokenizer` that neither pads nor truncates, as saved ones do.
 
     Raises:
         DistilvecError: the tokenizer is written in Python.
     """
-    from tokenizers import Tokenizer
-
     check_fast(tokenizer)
-    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    backend.no_padding()
-    backend.no_truncation()
-    return backend
+    return unlimited(getattr(tokenizer, "backend_tokenizer", tokenizer))
 
 
 class _Use:
@@ -145,8 +141,8 @@ class _Use:
 
     def count(self, texts: Iterable[str], domains: Iterable[int] | None = None) -> None:
         numbers = repeat(0) if domains is None else iter(domains)
-        for chunk in _chunks(texts):
-            for ids, number in zip(_encode(self.backend, chunk), numbers, strict=False):
+        for chunk in chunks(texts):
+            for ids, number in zip(encode(self.backend, chunk), numbers, strict=False):
                 if number >= len(self.counts):
                     self.counts = np.pad(self.counts, ((0, number + 1 - len(self.counts)), (0, 0)))
                 np.add.at(self.counts[number], ids, 1)
@@ -168,20 +164,22 @@ class _Use:
     def compare(self, reduced: Any, order: list[int]) -> tuple[float, float, float]:
         """Share of the sample encoded as before, and mean tokens per text before and after."""
         same, before, after = 0, 0, 0
-        for chunk in _chunks(self.sample):
-            for old, new in zip(_encode(self.backend, chunk), _encode(reduced, chunk), strict=True):
+        for chunk in chunks(self.sample):
+            for old, new in zip(encode(self.backend, chunk), encode(reduced, chunk), strict=True):
                 same += old == [order[index] for index in new]
                 before, after = before + len(old), after + len(new)
         count = len(self.sample)
         return same / count, before / count, after / count
 
 
-def _encode(backend: Any, texts: list[str]) -> list[list[int]]:
+def encode(backend: Any, texts: list[str]) -> list[list[int]]:
+    """Ids of texts, a joint item (`corpus.keys.PAIR`) as the pair that it is, without special tokens."""
     read = [split_pair(text) for text in texts]
     return [encoding.ids for encoding in backend.encode_batch(read, add_special_tokens=False)]
 
 
-def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+def chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yield as many texts as are encoded together."""
     iterator = iter(texts)
     while chunk := list(islice(iterator, _CHUNK)):
         yield chunk
@@ -196,7 +194,7 @@ def _required(spec: dict[str, Any], pieces: dict[int, str], counts: np.ndarray) 
     required = {entry["id"] for entry in spec["added_tokens"] if entry["special"]}
     required |= set(_processor_ids(spec["post_processor"]))
     names = [model.get("unk_token"), *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
-    if _is_byte_level(spec):
+    if "ByteLevel" in json.dumps([spec["pre_tokenizer"], spec["normalizer"]]):
         from tokenizers.pre_tokenizers import ByteLevel
 
         names += ByteLevel.alphabet()
@@ -291,7 +289,7 @@ def _compact(kept: set[int], backend: Any) -> list[int]:
     return sorted(kept & in_model) + sorted(kept - in_model)
 
 
-def _reduce(spec: dict[str, Any], pieces: dict[int, str], order: list[int]) -> dict[str, Any]:
+def _reduce(spec: dict[str, Any], order: list[int]) -> dict[str, Any]:
     """The tokenizer's description with the kept pieces only, under their new ids."""
     new_ids = {old: new for new, old in enumerate(order)}
     model = dict(spec["model"])
@@ -344,10 +342,6 @@ def _renumber_processor(processor: dict[str, Any] | None, new_ids: dict[int, int
         end: [processor[end][0], new_ids[processor[end][1]]] for end in ("sep", "cls") if end in processor
     }
     return processor | ends
-
-
-def _is_byte_level(spec: dict[str, Any]) -> bool:
-    return "ByteLevel" in json.dumps([spec["pre_tokenizer"], spec["normalizer"]])
 
 
 def _wrap(backend: Any, original: Any) -> Any:
