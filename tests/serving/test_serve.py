@@ -314,11 +314,12 @@ def test_an_export_answers_with_its_own_vectors(export: Path, sentences: list[st
                 assert side == "query" or found["usage"]["prompt_tokens"] == len(pieces)
 
 
-def test_the_precision_of_a_model_that_is_no_export_is_refused(model: SentenceTransformer, tmp_path: Path) -> None:
-    model.save_pretrained(str(tmp_path / "model"))
+def test_a_precision_that_a_model_lacks_is_refused(export: Path) -> None:
     with pytest.raises(DistilvecError, match="is no export") as caught:
-        serve(str(tmp_path / "model"), precision="int8")
+        serve(str(export.parent / "model"), precision="int8")
     assert "distilvec export" in str(caught.value)
+    with pytest.raises(DistilvecError, match="an export has float32 and int8"):
+        serve(str(export), precision="bfloat16")
 
 
 # the command
@@ -342,6 +343,19 @@ def test_a_model_that_does_not_tell_its_width(tiny_bert: Path, monkeypatch: pyte
     with running(application(model, "small")) as address:
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0)
         assert len(client.embeddings.create(model="small", input="a text").data[0].embedding) == 32
+
+
+def test_the_command_answers_in_another_precision(start: Starter, export: Path, model: SentenceTransformer) -> None:
+    ways = {"bfloat16": export.parent / "model", "int8": export}
+    running = {way: start(arguments=["serve", str(ways[way]), "--port", "0", "--precision", way]) for way in ways}
+    wanted = model.encode(["a text"])[0]
+    for each in running.values():
+        each.until(lambda each=each: "/v1" in each.output)
+        address = each.output.split("answers at ")[1].split("/v1")[0]
+        found = np.array(posted(address, input=["a text"]).json()["data"][0]["embedding"])
+        assert 0.98 < found @ wanted / np.linalg.norm(found) / np.linalg.norm(wanted) < 1 - 1e-9
+        each.kill(signal.SIGTERM)
+        each.wait()
 
 
 def test_a_key_with_a_line_end_is_the_key(start: Starter, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:

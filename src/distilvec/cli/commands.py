@@ -18,8 +18,9 @@ class TaskKind(StrEnum):
     similarity = "similarity"
 
 
-class ExportPrecision(StrEnum):
+class Served(StrEnum):
     float32 = "float32"
+    bfloat16 = "bfloat16"
     int8 = "int8"
 
 
@@ -242,13 +243,13 @@ def serve(
     name: Annotated[str | None, typer.Option(help="name that clients ask for; default the folder's")] = None,
     key_env: Annotated[str | None, typer.Option(help="environment variable with the key that clients send")] = None,
     batch_size: Annotated[int, typer.Option(help="texts that are encoded together", min=1)] = 64,
-    precision: Annotated[ExportPrecision | None, typer.Option(help="of an export; default float32")] = None,
+    precision: Annotated[Served, typer.Option(help="int8: of an export; bfloat16: of all others")] = Served.float32,
     quiet: Quiet = False,
 ) -> None:
     """Answer requests for vectors over HTTP, in the shape of OpenAI's /embeddings."""
     from distilvec.serving.serve import serve as start
 
-    asked: Any = None if precision is None else precision.value
+    asked: Any = precision.value
     start(model, host=host, port=port, name=name, key_env=key_env, batch=batch_size, precision=asked, started=say)
 
 

@@ -7,10 +7,10 @@ import logging
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
-from distilvec.export.encoder import CONFIG, OnnxEncoder, Precision, load_onnx
+from distilvec.export.encoder import CONFIG, OnnxEncoder, load_onnx
 from distilvec.serving.app import Limits, application, need_extra
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 logger = logging.getLogger(__name__)
+Served = Literal["float32", "bfloat16", "int8"]
 
 
 def serve(
@@ -29,7 +30,7 @@ def serve(
     name: str | None = None,
     key_env: str | None = None,
     batch: int = 64,
-    precision: Precision | None = None,
+    precision: Served = "float32",
     started: Callable[[str], None] = logger.info,
 ) -> None:
     """Answer requests for vectors until Ctrl-C or SIGTERM; what is in work then is finished first.
@@ -40,11 +41,11 @@ def serve(
         name: that clients ask for; default the folder's.
         key_env: environment variable with the key that clients must send.
         batch: texts that are encoded together.
-        precision: which of an export's models; default float32.
+        precision: float32 (default); bfloat16 of a model in PyTorch; int8 of an export.
         started: told the address once.
 
     Raises:
-        DistilvecError: no such model, the variable is not set, or a precision is asked of a model that is no export.
+        DistilvecError: no such model, the variable is not set, or the model has no such precision.
         EnvironmentProblem: the extra `serve` is missing, or the port is taken.
     """
     need_extra()
@@ -76,21 +77,23 @@ def serve(
         uvicorn.Server(configured(app, limits)).run(sockets=[listening])
 
 
-def _opened(model: str, called: str, precision: Precision | None) -> SentenceTransformer | OnnxEncoder:
+def _opened(model: str, called: str, precision: Served) -> SentenceTransformer | OnnxEncoder:
     if (Path(model).expanduser() / CONFIG).is_file():
-        return load_onnx(model, precision=precision or "float32")
-    if precision is not None:
+        if precision == "bfloat16":
+            raise DistilvecError("an export has float32 and int8", where="--precision", remedy="Choose one of these.")
+        return load_onnx(model, precision=precision)
+    if precision == "int8":
         raise DistilvecError(
-            f"{model} is no export, and its weights have the precision in which they are saved",
+            f"{model} is no export, and has float32 and bfloat16",
             where="--precision",
-            remedy=f"Leave it out, or serve an export: `distilvec export {model} --output FOLDER`.",
+            remedy=f"Choose one of these, or serve an export: `distilvec export {model} --output FOLDER`.",
         )
     from distilvec.modules.invariance import warn_of_batches
     from distilvec.students import load_student
 
     opened = load_student(model)
     warn_of_batches(opened, called)
-    return opened
+    return opened.bfloat16() if precision == "bfloat16" else opened
 
 
 def _listen(host: str, port: int) -> socket.socket:
