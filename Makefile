@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,bm25,molecules,onnx,openvino,model2vec,gguf,lora,serve,ray,writing,mteb,docs,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,bm25,molecules,onnx,openvino,model2vec,gguf,torchao,lora,serve,ray,writing,mteb,docs,dev]'
 	@touch $(STAMP)
 
 demo: venv

@@ -71,7 +71,8 @@ def test_an_extra_that_a_message_names_exists(extra: str) -> None:
     named = {
         name
         for file in (ROOT / "src").rglob("*.py")
-        for words in re.findall(r"distilvec\[([a-z0-9,]+)\]", file.read_text())
-        for name in words.split(",")
+        for words in re.findall(r'distilvec\[([a-z0-9,]+)\]|\bneed\("[^"]+", "([a-z0-9]+)"', file.read_text())
+        for name in ",".join(words).split(",")
+        if name
     }
     assert named <= {*EXTRAS} and extra in named

@@ -436,8 +436,8 @@ def test_shards_and_a_killed_scoring_leave_the_same_scores(
         f"output: {tmp_path / 'out'}\n"
     )
     code = (
-        "import sys; from distilvec.store.writer import StoreWriter; from distilvec.cli.main import main\n"
-        "StoreWriter.__init__.__defaults__ = (None, 1 << 20, 0.0)\n"  # a part for every call
+        "import sys; from distilvec.store import writer; from distilvec.cli.main import main\n"
+        "writer.PART_SECONDS = 0.0\n"  # a part for every call
         "main(['teach', sys.argv[1]])\n"
     )
     (tmp_path / "die").touch()

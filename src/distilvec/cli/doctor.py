@@ -14,6 +14,7 @@ EXTRAS = {
     "model2vec": (("model2vec",), "`distilvec export --model2vec`"),
     "gguf": (("gguf",), "`distilvec export --to gguf`"),
     "molecules": (("rdkit", "torch-geometric"), "students and teachers of molecules"),
+    "torchao": (("torchao",), "teachers in 8 bits (`load: int8`)"),
     "lora": (("peft",), "`distilvec finetune --lora` and `student.lora`"),
     "mteb": (("mteb",), "benchmarks by name"),
     "serve": (("starlette", "uvicorn"), "`distilvec serve`"),

@@ -79,6 +79,11 @@ def _log_to_terminal(debug: bool) -> None:
     handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s" if debug else "%(message)s"))
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
     logging.getLogger("distilvec").setLevel(logging.DEBUG if debug else logging.INFO)
+    for name in (
+        "torchao",
+        "torch.utils._pytree",
+    ):  # where torchao is installed, they tell of kernels for other machines
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _recipe(path: Path, changes: list[str] | None, output: Path | None) -> Any:

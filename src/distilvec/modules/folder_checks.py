@@ -68,14 +68,19 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
         DataError: its description is damaged.
     """
     if not (folder / "modules.json").exists() and not (folder / "config.json").exists():
-        of_a_run = holds_student(folder / "student")
-        raise DistilvecError(
-            "this folder holds no model: neither modules.json nor config.json is in it",
-            where=name,
-            remedy=f"It is a run's; its student is {folder / 'student'}."
-            if of_a_run
-            else "Give a folder saved by sentence-transformers or transformers.",
+        what, remedy = (
+            "neither modules.json nor config.json is in it",
+            "Give one of sentence-transformers or transformers.",
         )
+        if holds_student(folder / "student"):
+            remedy = f"It is a run's; its student is {folder / 'student'}."
+        elif (llama := next(folder.glob("*.gguf"), None)) is not None:
+            what = f"{llama.name} is for llama.cpp"
+            remedy = (
+                f"Serve it (llama-server -m {llama} --embedding) and give the address as `api`, or get the model's "
+            )
+            remedy += "safetensors, which `load: int8` makes small, too."
+        raise DistilvecError(f"this folder holds no model: {what}", where=name, remedy=remedy)
     entries = _listed(folder)
     stated(folder)
     places: list[Path] = []

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.modules.eight_bits import eight_bits
 from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders
 from distilvec.modules.guarded import TRUST, lacks_pooler, no_questions, open_modules, open_writing
 from distilvec.modules.moe_folder import is_nomic_moe, open_moe
@@ -110,7 +111,13 @@ def locate_adapters(adapters: str | Path) -> Path:
 
 
 def open_model(
-    model: str | Path, *, name: str | None = None, device: str | None, dtype: Any, trust_remote_code: bool = False
+    model: str | Path,
+    *,
+    name: str | None = None,
+    device: str | None,
+    dtype: Any,
+    trust_remote_code: bool = False,
+    int8: bool = False,
 ) -> SentenceTransformer:
     """A model folder or hub id as a `SentenceTransformer`.
 
@@ -123,6 +130,7 @@ def open_model(
         device: where it is put; None = the best device there is.
         dtype: torch dtype in which the weights are held.
         trust_remote_code: whether code that comes with the model may run.
+        int8: whether the weights of linear layers of a transformers model are held in 8 bits.
 
     Raises:
         DistilvecError: it is not safe to open, demands code of its own, cannot be opened, gives something else than one
@@ -145,6 +153,8 @@ def open_model(
     arguments: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
     if not trust_remote_code and lacks_pooler(folder):
         arguments["add_pooling_layer"] = False
+    if int8:
+        arguments["quantization_config"] = eight_bits()
     with no_questions(), explained(name):
         opened = open_pipeline(
             str(folder),

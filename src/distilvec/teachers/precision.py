@@ -1,8 +1,9 @@
-"""In which precision a teacher reads whose recipe leaves it open: bfloat16 where it is faster and says the same."""
+"""The precision of a teacher: bfloat16 where it is faster and says the same, and what weights in 8 bits change."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from distilvec.teachers.text import TextTeacher
 
 #: Texts that are read in both precisions, and the least cosine of their vectors with which bfloat16 is used.
 PROBED, LEAST = 32, 0.999
+#: Texts that a model in 8 bits and the whole one both read.
+COMPARED = 10
 
 
 def settle_precision(teacher: Any, texts: Sequence[str], held: str | None = None) -> str:
-    """Choose between bfloat16 and float32 for a text model that was opened without a dtype.
+    """Choose between bfloat16 and float32 for a text model that was opened without a dtype; look at what 8 bits change.
 
     Args:
         teacher: any; others than such a model are left as they are, and so are weights that lie in half precision on
@@ -25,8 +28,15 @@ def settle_precision(teacher: Any, texts: Sequence[str], held: str | None = None
         held: precision of the vectors that its store holds, which go on in it; None = there are none yet.
 
     Returns:
-        One sentence on what was chosen and why; empty where nothing was to be chosen.
+        What was chosen and why, and how near the vectors of a model in 8 bits are to those of the whole one; empty
+        where nothing was to be chosen. Nothing is compared once there is a store, or where the whole model would not
+        fit into the memory that is left.
     """
+    said = [_chosen(teacher, texts, held), "" if held else _eight_bits(teacher, texts)]
+    return "; ".join(filter(None, said))
+
+
+def _chosen(teacher: Any, texts: Sequence[str], held: str | None) -> str:
     if not isinstance(teacher, TextTeacher) or not teacher.dtype_open or not bfloat16_pays(teacher.device.type):
         return ""
     weights = {weight.dtype for weight in teacher.model.parameters() if weight.is_floating_point()}
@@ -35,7 +45,11 @@ def settle_precision(teacher: Any, texts: Sequence[str], held: str | None = None
     if held in ("float32", "bfloat16"):
         teacher.compute_in(held)
         return f"{teacher.card.name} reads in {held}, as what its store holds was read"
-    cosines = _cosines(teacher, list(texts[:PROBED]))
+    vectors = []
+    for dtype in ("float32", "bfloat16"):
+        teacher.compute_in(dtype)
+        vectors.append(teacher.encode(list(texts[:PROBED])))
+    cosines = _cosines(*vectors)
     teacher.compute_in("bfloat16" if cosines.min() > LEAST else "float32")
     seen = f"of {len(cosines)} texts the vectors of both have a mean cosine of {_shown(cosines.mean())}"
     least = f"and a least one of {_shown(cosines.min())}"
@@ -44,13 +58,35 @@ def settle_precision(teacher: Any, texts: Sequence[str], held: str | None = None
     return f"{teacher.card.name} reads in bfloat16, which is faster here than float32: {seen} {least}"
 
 
-def _cosines(teacher: TextTeacher, texts: list[str]) -> np.ndarray:
-    """float64 [n], of each text's vectors in both precisions; 0 where one is not finite, 1 where both are zero."""
-    vectors = []
-    for dtype in ("float32", "bfloat16"):
-        teacher.compute_in(dtype)
-        vectors.append(teacher.encode(texts).astype(np.float64))
-    full, narrow = vectors
+def _eight_bits(teacher: Any, texts: Sequence[str]) -> str:
+    if not isinstance(teacher, TextTeacher) or _memory_left(teacher.device) < 2 * (teacher.card.size_bytes or 0):
+        return ""
+    whole = teacher.whole()
+    if whole is None:
+        return ""
+    whole.compute_in(teacher.card.dtype)
+    some = list(texts[:COMPARED])
+    cosines = _cosines(whole.encode(some), teacher.encode(some))
+    return (
+        f"{teacher.card.name} holds its weights in 8 bits: of {len(some)} texts its vectors and those of the whole "
+        f"model have a mean cosine of {_shown(cosines.mean())} and a least one of {_shown(cosines.min())}"
+    )
+
+
+def _memory_left(device: torch.device) -> int:
+    """Bytes that are free where a model lies; 0 where nobody says."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
+
+
+def _cosines(full: np.ndarray, narrow: np.ndarray) -> np.ndarray:
+    """float64 [n], of each text's vectors [n, D]; 0 where one is not finite, 1 where both are zero."""
+    full, narrow = full.astype(np.float64), narrow.astype(np.float64)
     lengths = np.linalg.norm(full, axis=1) * np.linalg.norm(narrow, axis=1)
     with np.errstate(invalid="ignore"):
         cosines = (full * narrow).sum(1) / np.where(lengths == 0, 1.0, lengths)

@@ -133,6 +133,11 @@ class ModelSection(ModelSource, TeacherSection):
     causal: Literal[False] | None = Field(
         None, description="false: read without the causal mask, padded on the left (LLM2Vec); null = as it is"
     )
+    load: Literal["int8"] | None = Field(
+        None,
+        description="int8: the weights of linear layers in 8 bits (extra `torchao`), for models that are too large as "
+        "they are; null = as in its files",
+    )
     dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
         None,
         description="computation of the model, whose weights stay in the precision of its files; null = bfloat16 on "
@@ -143,6 +148,12 @@ class ModelSection(ModelSource, TeacherSection):
         gt=0,
         description="padded tokens that the model reads at once: fewer take less memory; null = by the device",
     )
+
+    @model_validator(mode="after")
+    def _int8_fits(self) -> ModelSection:
+        if self.load and self.adapters:
+            raise ValueError("adapters are added to whole weights: merge them into the model first, or leave load out")
+        return self
 
     @field_validator("model")
     @classmethod

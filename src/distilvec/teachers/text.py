@@ -64,7 +64,9 @@ class TextTeacher(Teacher):
             device=str(self.device),
             dtype=stored_dtype(folder, self._dtype),
             trust_remote_code=section.trust_remote_code,
+            int8=section.load == "int8",
         )
+        self._opened = section, reading
         self.model.eval().requires_grad_(False)
         added = [locate_adapters(each) for each in section.adapters]
         if added:
@@ -99,6 +101,7 @@ class TextTeacher(Teacher):
         beside: list[Any] = [parts, section.causal] if parts or both_ways else []  # else fingerprints are as they were
         beside += [["first", size] for size in [stated(folder).truncate_dim] if size]
         beside += ["without its chat template"] if plain else []
+        beside += [["load", section.load]] if section.load else []
         beside += tokens_put(self.model)
         self.card = self._make_card(section, folder, beside)
 
@@ -112,6 +115,11 @@ class TextTeacher(Teacher):
     def compute_in(self, dtype: str) -> None:
         """Compute in another precision from now on; the weights stay as they are held."""
         self._dtype, self.card = DTYPES[dtype], dataclasses.replace(self.card, dtype=dtype)
+
+    def whole(self) -> TextTeacher | None:
+        """Open the same model with its weights as they are in its files; None where they are held so already."""
+        section, reading = self._opened
+        return TextTeacher(section.model_copy(update={"load": None}), reading) if section.load else None
 
     def rest(self) -> None:
         if self.device.type != "cpu":
