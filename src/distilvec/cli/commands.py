@@ -236,6 +236,23 @@ def recipes(
     say(read(name, data).rstrip() if name else listing())
 
 
+def questions(
+    corpus: Annotated[str, typer.Argument(help="texts: a file, a folder of files, or hub:NAME")],
+    output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="file of pairs (.jsonl)")],
+    model: Annotated[str | None, typer.Option(help="causal language model: folder or hub id")] = None,
+    call: Annotated[str | None, typer.Option(help="or module:function, from texts to lists of questions")] = None,
+    each: Annotated[int, typer.Option(help="questions for each text", min=1)] = 1,
+    text: Annotated[str, typer.Option(help="column of the texts")] = "text",
+    limit: Annotated[int | None, typer.Option(help="read so many texts", min=1)] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Let a language model write questions that texts answer: pairs to train on."""
+    from distilvec.kinds.writing.questions import write_questions
+
+    found = write_questions(corpus, output, model=model, call=call, each=each, text=text, limit=limit)
+    say(found.line(output))
+
+
 def serve(
     model: Annotated[str, typer.Argument(help="student (folder or hub id), or a folder of `export`")],
     host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0 = all networks")] = "127.0.0.1",

@@ -280,7 +280,7 @@ def compare(
 
 
 for _group, _commands in (
-    (START, (commands.recipes, planning.plan, commands.mine, commands.finetune, commands.shrink)),
+    (START, (commands.recipes, planning.plan, commands.questions, commands.mine, commands.finetune, commands.shrink)),
     (JUDGE, (commands.evaluate, measures.compress, measures.geometry, commands.align, measures.drift)),
     (SHIP, (measures.export, commands.serve, commands.push)),
     (INDEXES, (index_commands.check_index, index_commands.adapt)),

@@ -1,0 +1,234 @@
+"""Questions that texts answer, written by a language model: pairs to train on for people who have documents alone.
+
+After doc2query (Nogueira and others, arXiv:1904.08375) and GPL (Wang and others, arXiv:2112.07577).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distilvec.corpus import read_corpus
+from distilvec.corpus.keys import content_key, folded
+from distilvec.errors import DataError, DistilvecError
+from distilvec.files import locked, writing
+from distilvec.progress import Ticker
+
+#: Characters of a text that a model is shown, and tokens of a question.
+SHOWN, LONGEST = 1500, 32
+#: Words of a question.
+FEWEST, MOST = 3, 40
+#: The first line up to a question mark, of any script.
+_QUESTION = re.compile(r"[^\n]*?[?？؟]")
+#: Texts that are asked about together, and then kept.
+AT_ONCE = 32
+_TASK = "Write one short question that the passage answers."
+#: A small model imitates them better than it follows the task.
+_EXAMPLES = (
+    ("The museum is closed on Mondays. On other days it opens at ten.", "When does the museum open?"),
+    (
+        "Hold the button for five seconds to set the device back to what it was in the shop.",
+        "How do I reset my device?",
+    ),
+    ("Bread is left to rise so that the yeast fills the dough with gas.", "Why does bread dough have to rise?"),
+)
+#: Texts -> the questions of each.
+Ask = Callable[[list[str]], Sequence[Sequence[str]]]
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What a call of `write_questions` did.
+
+    Attributes:
+        texts, kept: texts that were asked about, and questions that were written to the file.
+        repeated, unusable: questions that another text had got before, and answers that are none.
+        before: texts that had a question in the file already.
+        tokens: that a local model wrote; 0 of a function.
+    """
+
+    texts: int
+    kept: int
+    repeated: int
+    unusable: int
+    before: int
+    tokens: int
+
+    def line(self, output: Path) -> str:
+        found = f"{output}: {self.kept:,} questions for {self.texts:,} texts"
+        counts = {"repeated": self.repeated, "unusable": self.unusable}
+        left = [f"{count:,} {what}" for what, count in counts.items() if count]
+        found += f" ({', '.join(left)} left out)" if left else ""
+        found += f"; {self.before:,} texts had theirs" if self.before else ""
+        return found + (f"; {self.tokens:,} tokens written" if self.tokens else "")
+
+
+def write_questions(
+    source: Any,
+    output: str | Path,
+    *,
+    model: str | None = None,
+    call: str | Ask | None = None,
+    each: int = 1,
+    text: str = "text",
+    limit: int | None = None,
+) -> Questions:
+    """Write a .jsonl with rows {"query", "text"}; killed and called again, it goes on with texts that are not in it.
+
+    Args:
+        source: of texts, as `read_corpus` takes it.
+        output: the file; what is in it stays.
+        model: folder or hub id of a causal language model, with or without a chat template.
+        call: instead, a function from a list of texts to a list of questions for each, or its "module:function".
+        each: questions for each text; the first is the likeliest, others are drawn.
+        text: column of the texts.
+        limit: texts that are read.
+
+    Raises:
+        DistilvecError: not one of `model` and `call`, or the file is at work elsewhere.
+        DataError: no usable text, a file that holds something else, or nothing that comes is a question.
+        EnvironmentProblem: the file cannot be written, or the model not be fetched.
+    """
+    output = Path(output).expanduser()
+    if (model is None) == (call is None):
+        raise DistilvecError("questions come from a model or from a function", remedy="Give --model or --call.")
+    ask: Any = call
+    if isinstance(call, str):
+        from distilvec.teachers.callable import find_function
+
+        ask = find_function(call)
+    with tempfile.TemporaryDirectory(prefix="distilvec-questions-") as folder:
+        corpus = read_corpus(source, folder, holdout=0.0, text=text, limit=limit)
+        with locked(output.with_name(f"{output.name}.lock"), wait=False) as alone:
+            if not alone:
+                raise DistilvecError("another process writes into this file", where=str(output), remedy="Wait for it.")
+            done, seen = _present(output)
+            texts = [each for each in corpus.texts() if content_key(each) not in done]
+            asker = _Model(model, each) if model is not None and texts else None
+            return _written(asker or ask, texts, output, seen, len(corpus) - len(texts), asker)
+
+
+def _written(ask: Ask, texts: list[str], output: Path, seen: set[str], before: int, model: _Model | None) -> Questions:
+    kept = repeated = unusable = 0
+    ticker = Ticker("asking for questions")
+    with writing("file", output), output.open("ab") as file:
+        for start in range(0, len(texts), AT_ONCE):
+            some = texts[start : start + AT_ONCE]
+            rows = []
+            for text, answers in zip(some, _answers(ask, some), strict=True):
+                for answer in answers:
+                    question = as_question(answer, text)
+                    if question is None:
+                        unusable += 1
+                    elif folded(question) in seen:
+                        repeated += 1
+                    else:
+                        seen.add(folded(question))
+                        rows.append({"query": question, "text": text})
+            if start == 0 and not rows and not repeated:
+                raise DataError(
+                    f"none of {unusable} answers is a question; the first: {str((answers or [''])[0])[:80]!r}",
+                    where=str(output),
+                    remedy="Choose a larger model, or one that follows instructions.",
+                )
+            file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+            file.flush()
+            os.fsync(file.fileno())
+            kept += len(rows)
+            ticker(start + len(some), len(texts))
+    return Questions(len(texts), kept, repeated, unusable, before, model.tokens if model else 0)
+
+
+def _answers(ask: Ask, texts: list[str]) -> Sequence[Sequence[str]]:
+    found = ask(texts)
+    right = isinstance(found, list | tuple) and len(found) == len(texts)
+    if not right or any(isinstance(each, str) or not all(isinstance(one, str) for one in each) for each in found):
+        raise DataError(
+            f"the function answers {len(texts)} texts with {found!r:.80}",
+            where="--call",
+            remedy="It returns a list with a list of questions for each text.",
+        )
+    return found
+
+
+def as_question(answer: str, text: str) -> str | None:
+    """The question in what a model wrote; None where there is none.
+
+    >>> as_question(' "When does it open?" I think.\\nPassage: ...', "It opens at ten.")
+    'When does it open?'
+    >>> as_question("The passage says when it opens.", "It opens at ten.")
+    """
+    found = _QUESTION.match(answer.strip().strip("\"'*“”").lstrip())
+    question = found.group().strip() if found else ""
+    words = len(question.split())
+    fits = words <= MOST and (words >= FEWEST or not question.isascii())  # some scripts put no spaces between words
+    return question if fits and question.isprintable() and folded(question) not in folded(text) else None
+
+
+def _present(output: Path) -> tuple[set[bytes], set[str]]:
+    """Keys of texts and folded questions of a file; half a line at its end, as a kill leaves it, is cut off."""
+    if not output.exists():
+        with writing("file", output):
+            output.parent.mkdir(parents=True, exist_ok=True)
+        return set(), set()
+    with output.open("rb+") as file:
+        content = file.read()
+        file.truncate(content.rfind(b"\n") + 1)
+    done, seen = set(), set()
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
+        try:
+            row = json.loads(line)
+            done.add(content_key(row["text"]))
+            seen.add(folded(row["query"]))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DataError(
+                "this line is no question with its text",
+                where=f"{output}:{number}",
+                remedy="Choose another --output; nothing was changed.",
+            ) from error
+    return done, seen
+
+
+class _Model:
+    """A causal language model that writes questions.
+
+    Attributes:
+        tokens: written so far.
+    """
+
+    def __init__(self, model: str, each: int) -> None:
+        from distilvec.judging.writing import writer_of
+        from distilvec.kinds.writing.students import load_writing_student
+        from distilvec.precision import bfloat16_pays
+
+        self._writer, self._each, self.tokens = writer_of(load_writing_student(model)), each, 0
+        if bfloat16_pays():
+            self._writer.model.bfloat16()
+
+    def __call__(self, texts: list[str]) -> list[list[str]]:
+        from distilvec.judging.writing import asked, write
+
+        prompts, found = [self._prompt(text[:SHOWN]) for text in texts], []
+        with asked(self._writer, ""):
+            for number in range(self._each):
+                answers, count = write(self._writer, prompts, LONGEST, number or None)
+                found.append(answers)
+                self.tokens += count
+        return [list(each) for each in zip(*found, strict=True)]
+
+    def _prompt(self, text: str) -> str:
+        tokenizer = self._writer.tokenizer
+        if getattr(tokenizer, "chat_template", None):
+            turns = [{"role": "system", "content": _TASK}]
+            for passage, question in _EXAMPLES:
+                turns += [{"role": "user", "content": passage}, {"role": "assistant", "content": question}]
+            turns.append({"role": "user", "content": text})
+            return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+        shown = "".join(f"Passage: {passage}\nQuestion: {question}\n\n" for passage, question in _EXAMPLES)
+        return f"{_TASK}\n\n{shown}Passage: {' '.join(text.split())}\nQuestion:"
