@@ -30,7 +30,9 @@ def write_page(rows: Rows, folder: Path) -> str:
         "Made by `python -m experiments.mpnet.run` (its README says how).",
         "",
     ]
-    whole = {name: row for name, row in rows.items() if "nine" in row}
+    # A student is judged after its training was kept: what that cost stands in the row of the training.
+    cost = {name.removeprefix("trained/"): row for name, row in rows.items() if name.startswith("trained/")}
+    whole = {name: {**row, **_cost(cost.get(name, {}))} for name, row in rows.items() if "nine" in row}
     if whole:
         lines += ["## Judged", "", *_ABOUT, "", *_judged(whole), "", "## Sets", "", *_sets(whole), ""]
     for part, title in (
@@ -60,6 +62,10 @@ def _judged(whole: Rows) -> list[str]:
         cells += [f"{100 * row[mean]['of_ten']:.1f}" for mean in ("mean", "unseen")]
         lines.append(line(*cells, *_read(row), _minutes(row)))
     return lines
+
+
+def _cost(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("minutes", "processor_minutes") if name in row}
 
 
 def _sizes(row: dict[str, Any]) -> tuple[str, str]:

@@ -60,13 +60,16 @@ class Batcher:
         encode: called in a thread of its own, never twice at once.
         batch: texts of a batch.
         most_waiting: texts that may be admitted at the same time; a single request may have more.
+        thread: an executor of one thread in which `encode` is called; default a new one.
     """
 
-    def __init__(self, encode: Encode, *, batch: int = 64, most_waiting: int = 4096) -> None:
+    def __init__(
+        self, encode: Encode, *, batch: int = 64, most_waiting: int = 4096, thread: ThreadPoolExecutor | None = None
+    ) -> None:
         self._encode, self._batch, self._most = encode, batch, most_waiting
         self._jobs: deque[_Job] = deque()
         self._waiting = 0
-        self._thread = ThreadPoolExecutor(1, "encode")
+        self._thread = thread or ThreadPoolExecutor(1, "encode")
         self._awake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -65,8 +66,9 @@ def serve(
                 remedy="Choose another key.",
             )
     called = name or (Path(model).resolve() if Path(model).is_dir() else Path(model)).name
-    limits = Limits()
-    app = application(_opened(model, called, precision), called, key=key, batch=batch, limits=limits)
+    limits, thread = Limits(), ThreadPoolExecutor(1, "encode")
+    opened = thread.submit(_opened, model, called, precision).result()
+    app = application(opened, called, key=key, batch=batch, limits=limits, thread=thread)
     listening = _listen(host, port)
     shown = f"[{host}]" if listening.family == socket.AF_INET6 else host
     address = f"http://{shown}:{listening.getsockname()[1]}"
