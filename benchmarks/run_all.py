@@ -14,10 +14,10 @@ the sphere. static: static students beside a transformer. scale: what `plan --ro
 what Ray costs beside one process (extra ray). service: how much of the throughput that a server allows
 comes through. engines: one student on torch, ONNX and OpenVINO. stream: what reading a data set of the hub
 fetches. mining: beside sentence-transformers' miner; it needs the shared data. out_of_the_box: a whole job by
-defaults, beside sentence-transformers' documented way. serving: requests a second, beside
-others. Each writes its figures to benchmarks/results/NAME.json, and most a NAME.md. They take two hours together on 2 cores.
-`attack.py`, which kills commands and feeds hostile inputs, takes longer and is started by itself, as is `web.py`,
-which needs node, npm and Chromium.
+defaults, beside sentence-transformers' documented way. serving: requests a second, beside others.
+Each writes its figures to benchmarks/results/NAME.json, and most a NAME.md. They take two hours together
+on 2 cores. `attack.py`, which kills commands and feeds hostile inputs, takes longer and is started by
+itself, as is `web.py`, which needs node, npm and Chromium.
 """
 
 from __future__ import annotations

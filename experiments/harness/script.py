@@ -80,4 +80,6 @@ def settings_of(recipe: Recipe, *left_out: str) -> dict[str, Any]:
             del found[section][key]
     for teacher in found.get("teachers", ()):
         teacher.pop("token_budget", None)  # how it is read, not what it says
+        if not teacher.get("load"):  # a key younger than most records
+            teacher.pop("load", None)
     return short(found)

@@ -19,6 +19,8 @@ from experiments.mpnet import texts
 from experiments.mpnet.table import write_page
 from experiments.quarter.run import beside_teacher, kept_judgement
 from experiments.quarter.shapes import PIECES, SIZES
+from safetensors.torch import load_file
+from torch import nn
 
 from distilvec.corpus import Corpus
 from distilvec.flow.demo import demo_teacher
@@ -29,7 +31,7 @@ from distilvec.judging import CachedEncoder, Judgement, RidgeMapped, agreement
 from distilvec.modules.blocks import parameters
 from distilvec.modules.projection import ridge_map
 from distilvec.recipe import Recipe
-from distilvec.students import Seen, load_student, shrink
+from distilvec.students import Seen, load_student, ship, shrink
 from distilvec.teachers import load_teacher
 from distilvec.training import bfloat16_pays
 
@@ -165,6 +167,37 @@ def likeness(encode: Callable[[list[str]], Any], models: Path) -> dict[str, Any]
     return found
 
 
+def search(model: Path | str) -> dict[str, Any]:
+    """Mean reciprocal rank (of ten) of the rest of a held-out text, searched by its first sentence; by field."""
+    read, found = encoder(model), {}
+    for field, pairs in texts.searches().items():
+        asked, told = (unit(np.asarray(read(list(side)))) for side in zip(*pairs, strict=True))
+        cosines = asked @ told.T
+        above = (cosines > np.diag(cosines)[:, None]).sum(axis=1)
+        found[field] = float(np.where(above < 10, 1 / (above + 1), 0).mean())
+    return {"search": {**found, "mean": float(np.mean(list(found.values())))}}
+
+
+def mapped(made: Recipe) -> Path:
+    """The trained student behind the map into the teacher's space that its training learnt, by its last checkpoint."""
+    run = Path(made.output)
+    folder = run.with_name(f"{run.name}-mapped")
+    if not (folder / "modules.json").exists():
+        last = max((run / "checkpoints").glob("checkpoint-*"), key=lambda each: int(each.name.rpartition("-")[2]))
+        weight = load_file(last / "model.safetensors")["method.heads.0.weight"]
+        learnt = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        learnt.weight.data = weight
+        ship(load_student(run / "student"), folder, space="teacher", teacher_map=learnt)
+    return folder
+
+
+def space_row(made: Recipe, models: Path) -> dict[str, Any]:
+    """The trained student behind its map, on all."""
+    folder, seen = mapped(made), set(open_corpus(made).texts())
+    about = {**size_of(folder), "texts": len(seen), "epochs": made.training.epochs}
+    return {**about, **likeness(encoder(folder), models), **judged(models, folder.name, folder, seen)}
+
+
 def start_row(models: Path) -> dict[str, Any]:
     """all-MiniLM-L6-v2 as it is on what choices are made by."""
     return {**size_of(Path(demo_teacher())), **likeness(encoder(demo_teacher()), models)}
@@ -262,6 +295,15 @@ def table_recipe(models: Path, count: int, seed: int, epochs: float) -> dict[str
     return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest(made)}")}
 
 
+def run_search(row: Callable[..., None], made: Recipe, models: Path, name: str, about: dict[str, Any]) -> None:
+    """A trained student in both spaces, beside its teacher and its start, by what its corpus cannot show."""
+    row(f"{name}, behind its map", space_row, made, models, parts=texts.PART, **about)
+    for title, model in (("teacher", models / MODEL), ("all-MiniLM-L6-v2", demo_teacher())):
+        row(f"search/{title}-0", search, model, model=title)
+    row(f"search/{name}", lambda: search(Path(made.output) / "student"), **about)
+    row(f"search/{name}, behind its map", lambda: search(mapped(made)), **about)
+
+
 def run(results: Results, options: argparse.Namespace) -> None:
     models: Path = options.models
 
@@ -299,6 +341,8 @@ def run(results: Results, options: argparse.Namespace) -> None:
             row(f"trained/{size}-{seed}", probe_row, made, models, **about)
             if options.judge:
                 row(f"{size}-{seed}", student_row, made, models, parts=texts.PART, **about)
+            if options.search:
+                run_search(row, made, models, f"{size}-{seed}", about)
     if options.rivals:
         row("model2vec-0", model2vec_row, models, 256, numbers=256, parts=texts.PART, version=version("model2vec"))
 
@@ -315,6 +359,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--texts", type=int, default=WHOLE)
     parser.add_argument("--epochs", type=float, default=2.0)
+    parser.add_argument("--search", action="store_true", help="trained students in both spaces, by searches")
     parser.add_argument("--rivals", action="store_true", help="model2vec's table of the teacher")
     options = parser.parse_args()
     results = Results(EXPERIMENT)

@@ -20,6 +20,11 @@ _CHOICE = (
     "correlation of all cosines with the teacher's. The corpus has no text of the fields with a star. Minutes: of",
     "training, by the clock on a shared machine; in brackets the processor's.",
 )
+_SEARCHES = (
+    "The rest of a held-out text, searched among those of its field by the first sentence: mean reciprocal rank of",
+    "ten, in percent. The corpus has no text of the fields with a star. Nobody's labels are needed, so that students",
+    "may be chosen by it.",
+)
 
 
 def write_page(rows: Rows, folder: Path) -> str:
@@ -35,6 +40,8 @@ def write_page(rows: Rows, folder: Path) -> str:
     whole = {name: {**row, **_cost(cost.get(name, {}))} for name, row in rows.items() if "nine" in row}
     if whole:
         lines += ["## Judged", "", *_ABOUT, "", *_judged(whole), "", "## Sets", "", *_sets(whole), ""]
+    if found := below(rows, "search"):
+        lines += ["## Searches without labels", "", *_SEARCHES, "", *_searched(found), ""]
     for part, title in (
         ("trained", "Trained"),
         ("probe", "Probes of the largest student"),
@@ -61,6 +68,14 @@ def _judged(whole: Rows) -> list[str]:
             cells.append(_against(row[group], average, name))
         cells += [f"{100 * row[mean]['of_ten']:.1f}" for mean in ("mean", "unseen")]
         lines.append(line(*cells, *_read(row), _minutes(row)))
+    return lines
+
+
+def _searched(found: Rows) -> list[str]:
+    fields = [name for name in next(iter(found.values()))["search"] if name != "mean"]
+    lines = head("model", *(f"{field} *" if field != "docstrings" else field for field in fields), "mean")
+    for name, row in found.items():
+        lines.append(line(name, *(f"{100 * row['search'][field]:.1f}" for field in (*fields, "mean"))))
     return lines
 
 

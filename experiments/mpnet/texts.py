@@ -112,6 +112,20 @@ def held_out() -> dict[str, list[str]]:
     return {field: fields()[field][:HELD] for field in HELD_OUT}
 
 
+#: First sentence and rest of a text, and pairs of a field with more.
+_SEARCH, SEARCHES = re.compile(r"(.{25,160}?[.!?])\s+(\S.{40,})", re.DOTALL), 300
+
+
+def searches() -> dict[str, list[tuple[str, str]]]:
+    """Field -> first sentences and what follows them, of held-out texts: a search that has an answer without labels."""
+    found = {}
+    for field in ("brown", "other packages", "docstrings"):
+        own = fields()[field] if field in UNSEEN else held_out()[field]
+        pairs = [(match[1], match[2]) for text in own if (match := _SEARCH.fullmatch(text))]
+        found[field] = pairs[:SEARCHES]
+    return found
+
+
 #: Rows of a set that are judged, of each side of a pair; training texts of a probe; queries and documents of a search.
 PART, TRAIN, ASKED, SEARCHED = 200, 400, 60, 400
 
