@@ -178,6 +178,16 @@ def search(model: Path | str) -> dict[str, Any]:
     return {"search": {**found, "mean": float(np.mean(list(found.values())))}}
 
 
+def own_search(made: Recipe) -> dict[str, Any]:
+    """Search with the trained student as it was shipped."""
+    return search(Path(made.output) / "student")
+
+
+def mapped_search(made: Recipe) -> dict[str, Any]:
+    """Search with the trained student behind its map."""
+    return search(mapped(made))
+
+
 def mapped(made: Recipe) -> Path:
     """The trained student behind the map into the teacher's space that its training learnt, by its last checkpoint."""
     run = Path(made.output)
@@ -300,8 +310,8 @@ def run_search(row: Callable[..., None], made: Recipe, models: Path, name: str, 
     row(f"{name}, behind its map", space_row, made, models, parts=texts.PART, **about)
     for title, model in (("teacher", models / MODEL), ("all-MiniLM-L6-v2", demo_teacher())):
         row(f"search/{title}-0", search, model, model=title)
-    row(f"search/{name}", lambda: search(Path(made.output) / "student"), **about)
-    row(f"search/{name}, behind its map", lambda: search(mapped(made)), **about)
+    row(f"search/{name}", own_search, made, **about)
+    row(f"search/{name}, behind its map", mapped_search, made, **about)
 
 
 def run(results: Results, options: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 from tests.serving.server import Arrivals, batched, posted, running
 
@@ -202,6 +203,8 @@ def test_headers_that_drip_are_cut_off(model: SentenceTransformer) -> None:
 
 def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
     class Wide:
+        device = torch.device("cpu")
+
         def get_embedding_dimension(self) -> int:
             return 20_000
 

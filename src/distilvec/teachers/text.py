@@ -53,6 +53,7 @@ class TextTeacher(Teacher):
     can = Capabilities(local=True)
     model: SentenceTransformer
     dtype_open = False
+    _opened: tuple[ModelSection, Reading] | None = None
 
     def __init__(self, section: ModelSection, reading: Reading) -> None:
         """Open the model; errors are those of `load_teacher`."""
@@ -118,8 +119,10 @@ class TextTeacher(Teacher):
 
     def whole(self) -> TextTeacher | None:
         """Open the same model with its weights as they are in its files; None where they are held so already."""
+        if self._opened is None or self._opened[0].load is None:
+            return None
         section, reading = self._opened
-        return TextTeacher(section.model_copy(update={"load": None}), reading) if section.load else None
+        return TextTeacher(section.model_copy(update={"load": None}), reading)
 
     def rest(self) -> None:
         if self.device.type != "cpu":

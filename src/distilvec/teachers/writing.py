@@ -30,10 +30,10 @@ class WritingTeacher(TextTeacher):
 
     def __init__(self, section: ModelSection, reading: Reading) -> None:
         """Open the model; errors are those of `load_teacher`."""
-        if section.adapters or section.causal is False:
+        others = {"adapters": section.adapters, "causal: false": section.causal is False, "load": section.load}
+        if found := [name for name, given in others.items() if given]:
             raise DistilvecError(
-                "a teacher of a task of kind generation is a causal language model, and here is "
-                + ("adapters" if section.adapters else "causal: false"),
+                f"a teacher of a task of kind generation is a whole causal language model, and here is {found[0]}",
                 where=section.name,
                 remedy="Give the folder or hub id of one (model), with adapters merged into it.",
             )
