@@ -125,12 +125,11 @@ def open_model(
     becomes a stock static table. Where the weights hold no pooler none is made up.
 
     Args:
-        model: folder, or model id on the hub.
-        name: what the person called it, for messages; default `model`.
+        model, name: folder or model id on the hub, and what messages call it.
         device: where it is put; None = the best device there is.
         dtype: torch dtype in which the weights are held.
         trust_remote_code: whether code that comes with the model may run.
-        int8: whether the weights of linear layers of a transformers model are held in 8 bits.
+        int8: whether the weights of linear layers are held in 8 bits.
 
     Raises:
         DistilvecError: it is not safe to open, demands code of its own, cannot be opened, gives something else than one

@@ -107,17 +107,12 @@ def application(
     """An ASGI application with `/v1/embeddings`, `/v1/models` and `/health`.
 
     Args:
-        model: used in one thread at a time, in eval mode; or one that was exported.
-        name: that clients ask for; any other is refused.
+        model, name: used in one thread at a time; clients ask for this name, and any other is refused.
         key: that clients must send ("Authorization: Bearer KEY"); None = everybody may ask. `/health` needs none.
         batch: texts that are encoded together, in one forward pass.
-        limits: of what a client may take; those of connections need `configured` too.
-        thread: an executor of one thread that uses the model; default a new one. On a processor, let the thread that
-            opened the model use it: OpenMP has its own helpers for each thread that computed once, and where they are
-            more than cores, they wait for each other slowly (a text took 8.5 ms instead of 6.4).
+        limits, thread: of what a client may take (those of connections need `configured` too); who uses the model.
 
-    A model of images reads data URIs alone: the names of files and addresses on the web, which it would open or fetch,
-    are refused.
+    A model of images reads data URIs alone: names of files and addresses, which it would open or fetch, are refused.
 
     Raises:
         EnvironmentProblem: the extra `serve` is not installed.
