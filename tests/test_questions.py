@@ -97,10 +97,13 @@ def test_what_cannot_go_well_is_refused(tmp_path: Path) -> None:
             write_questions(texts, file, call=lambda _, wrong=wrong: wrong)  # type: ignore[misc]
     with pytest.raises(DataError, match="none of 2 answers is a question; the first: 'No.'"):
         write_questions(texts, file, call=lambda texts: [["No."] for _ in texts])
-    file.write_text('{"text": "of something else"}\n')
-    with pytest.raises(DataError, match=r"pairs\.jsonl:1: .*no question"):
-        write_questions(texts, file, call=lambda texts: [["Who is it then?"] for _ in texts])
-    assert file.read_text() == '{"text": "of something else"}\n'
+    assert not file.exists()
+    # Also one without a line end, which is no half line of ours.
+    for content in ('{"text": "of something else"}\n', "notes of somebody", '{"text": "of something else"}'):
+        file.write_text(content)
+        with pytest.raises(DataError, match=r"pairs\.jsonl:1: .*no question"):
+            write_questions(texts, file, call=lambda texts: [["Who is it then?"] for _ in texts])
+        assert file.read_text() == content
     # A model with random weights writes no question, and the command says so.
     with pytest.raises(SystemExit) as ended:
         (tmp_path / "texts.txt").write_text("\n".join(texts))

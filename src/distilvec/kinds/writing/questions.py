@@ -38,6 +38,8 @@ _EXAMPLES = (
     ),
     ("Bread is left to rise so that the yeast fills the dough with gas.", "Why does bread dough have to rise?"),
 )
+#: How each line of the file begins.
+_BEGIN = b'{"query": "'
 #: Texts -> the questions of each.
 Ask = Callable[[list[str]], Sequence[Sequence[str]]]
 
@@ -105,6 +107,8 @@ def write_questions(
         ask = find_function(call)
     with tempfile.TemporaryDirectory(prefix="distilvec-questions-") as folder:
         corpus = read_corpus(source, folder, holdout=0.0, text=text, limit=limit)
+        with writing("file", output):
+            output.parent.mkdir(parents=True, exist_ok=True)
         with locked(output.with_name(f"{output.name}.lock"), wait=False) as alone:
             if not alone:
                 raise DistilvecError("another process writes into this file", where=str(output), remedy="Wait for it.")
@@ -117,31 +121,32 @@ def write_questions(
 def _written(ask: Ask, texts: list[str], output: Path, seen: set[str], before: int, model: _Model | None) -> Questions:
     kept = repeated = unusable = 0
     ticker = Ticker("asking for questions")
-    with writing("file", output), output.open("ab") as file:
-        for start in range(0, len(texts), AT_ONCE):
-            some = texts[start : start + AT_ONCE]
-            rows = []
-            for text, answers in zip(some, _answers(ask, some), strict=True):
-                for answer in answers:
-                    question = as_question(answer, text)
-                    if question is None:
-                        unusable += 1
-                    elif folded(question) in seen:
-                        repeated += 1
-                    else:
-                        seen.add(folded(question))
-                        rows.append({"query": question, "text": text})
-            if start == 0 and not rows and not repeated:
-                raise DataError(
-                    f"none of {unusable} answers is a question; the first: {str((answers or [''])[0])[:80]!r}",
-                    where=str(output),
-                    remedy="Choose a larger model, or one that follows instructions.",
-                )
+    for start in range(0, len(texts), AT_ONCE):
+        some = texts[start : start + AT_ONCE]
+        rows, found = [], _answers(ask, some)
+        for text, answers in zip(some, found, strict=True):
+            for answer in answers:
+                question = as_question(answer, text)
+                if question is None:
+                    unusable += 1
+                elif folded(question) in seen:
+                    repeated += 1
+                else:
+                    seen.add(folded(question))
+                    rows.append({"query": question, "text": text})
+        if start == 0 and not rows and not repeated:
+            first = next((answer for answers in found for answer in answers), "")
+            raise DataError(
+                f"none of {unusable} answers is a question; the first: {first[:80]!r}",
+                where=str(output),
+                remedy="Choose a larger model, or one that follows instructions.",
+            )
+        with writing("file", output), output.open("ab") as file:
             file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
             file.flush()
             os.fsync(file.fileno())
-            kept += len(rows)
-            ticker(start + len(some), len(texts))
+        kept += len(rows)
+        ticker(start + len(some), len(texts))
     return Questions(len(texts), kept, repeated, unusable, before, model.tokens if model else 0)
 
 
@@ -172,27 +177,34 @@ def as_question(answer: str, text: str) -> str | None:
 
 
 def _present(output: Path) -> tuple[set[bytes], set[str]]:
-    """Keys of texts and folded questions of a file; half a line at its end, as a kill leaves it, is cut off."""
-    if not output.exists():
-        with writing("file", output):
-            output.parent.mkdir(parents=True, exist_ok=True)
-        return set(), set()
-    with output.open("rb+") as file:
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)
+    """Keys of texts and folded questions of a file; half a line at its end, as a kill leaves it, is cut off.
+
+    Raises:
+        DataError: the file holds something else; it stays as it is.
+    """
+    content = output.read_bytes() if output.exists() else b""
+    end = content.rfind(b"\n") + 1
     done, seen = set(), set()
-    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
+    for number, line in enumerate(content[:end].splitlines(), 1):
         try:
             row = json.loads(line)
             done.add(content_key(row["text"]))
             seen.add(folded(row["query"]))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise DataError(
-                "this line is no question with its text",
-                where=f"{output}:{number}",
-                remedy="Choose another --output; nothing was changed.",
-            ) from error
+            raise _foreign(output, number) from error
+    if half := content[end:]:
+        if not half.startswith(_BEGIN[: len(half)]):
+            raise _foreign(output, content.count(b"\n") + 1)
+        os.truncate(output, end)
     return done, seen
+
+
+def _foreign(output: Path, line: int) -> DataError:
+    return DataError(
+        "this line is no question with its text",
+        where=f"{output}:{line}",
+        remedy="Choose another --output; nothing was changed.",
+    )
 
 
 class _Model:
