@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling
 
 from distilvec.students import load_student, ship, static
+from distilvec.students.classic import write_classic
 
 
 def read(file: Path) -> Any:
@@ -58,6 +60,30 @@ def test_a_space_before_the_first_word_is_named_where_older_versions_look(
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
         shipped(student, tmp_path / str(space), sentences)
         assert read(tmp_path / str(space) / "tokenizer_config.json")["add_prefix_space"] is space
+
+
+@pytest.mark.parametrize(("modes", "old"), [(("cls", "mean"), True), (("mean", "cls"), False)])
+def test_several_poolings_keep_their_order(
+    modes: tuple[str, ...], old: bool, tiny_bert: Path, tmp_path: Path, sentences: list[str]
+) -> None:
+    """Older versions join them in an order of their own, so that another one has no old form."""
+    student: Any = load_student(tiny_bert, device="cpu")
+    student[1] = Pooling(student[1].embedding_dimension, pooling_mode=modes)
+    found = shipped(student, tmp_path / "student", sentences)
+    assert (found[1] == "sentence_transformers.models.Pooling") is old
+
+
+def test_a_tokenizer_without_a_limit_has_none_in_the_old_form(
+    tiny_bert: Path, tmp_path: Path, sentences: list[str]
+) -> None:
+    student: Any = load_student(tiny_bert, device="cpu")
+    student.save_pretrained(str(tmp_path / "student"))
+    file = tmp_path / "student" / "tokenizer_config.json"
+    file.write_text(json.dumps({**read(file), "model_max_length": 10**30}))
+    assert write_classic(tmp_path / "student")
+    assert read(tmp_path / "student" / "sentence_bert_config.json")["max_seq_length"] is None
+    opened = SentenceTransformer(str(tmp_path / "student"), device="cpu")
+    assert np.array_equal(opened.encode(sentences[:5]), student.encode(sentences[:5]))
 
 
 def test_a_map_and_a_table_are_written_so_too(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:

@@ -20,14 +20,17 @@ _STATED = {
     "modality_config": _PLAIN,
 }
 _NAMES = {"model_kwargs": "model_args", "processor_kwargs": "tokenizer_args", "config_kwargs": "config_args"}
+#: In the order in which older versions join several.
 _POOLINGS = {
     "cls": "cls_token",
-    "mean": "mean_tokens",
     "max": "max_tokens",
+    "mean": "mean_tokens",
     "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "weightedmean": "weightedmean_tokens",
     "lasttoken": "lasttoken",
 }
+#: From here on transformers means that there is no limit, and older tokenizers overflow.
+_ENDLESS = 10**9
 #: Settings of Dense that older versions do not know, with the values that they take for granted.
 _DENSE = {
     "module_input_name": "sentence_embedding",
@@ -78,7 +81,8 @@ def _transformer(folder: Path) -> dict[Path, Any] | None:
     settings = {_NAMES.get(name, name): value for name, value in settings.items()}
     if not settings.keys() <= {*_NAMES.values(), "max_seq_length", "do_lower_case"}:
         return None
-    settings.setdefault("max_seq_length", tokenizer.get("model_max_length"))
+    length = tokenizer.get("model_max_length")
+    settings.setdefault("max_seq_length", length if isinstance(length, int) and length < _ENDLESS else None)
     settings.setdefault("do_lower_case", False)
     if tokenizer.get("tokenizer_class") == "TokenizersBackend":
         tokenizer["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -93,8 +97,8 @@ def _transformer(folder: Path) -> dict[Path, Any] | None:
 
 def _pooling(settings: dict[str, Any]) -> dict[str, Any] | None:
     chosen = settings.pop("pooling_mode")
-    modes = {chosen} if isinstance(chosen, str) else set(chosen)
-    if not modes <= _POOLINGS.keys():
+    modes = [chosen] if isinstance(chosen, str) else list(chosen)
+    if modes != [mode for mode in _POOLINGS if mode in modes]:
         return None
     named = {f"pooling_mode_{old}": mode in modes for mode, old in _POOLINGS.items()}
     return {"word_embedding_dimension": settings.pop("embedding_dimension"), **named, **settings}
