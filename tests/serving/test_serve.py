@@ -315,7 +315,7 @@ def test_an_export_answers_with_its_own_vectors(export: Path, sentences: list[st
 
 
 def test_a_precision_that_a_model_lacks_is_refused(export: Path) -> None:
-    with pytest.raises(DistilvecError, match="is no export") as caught:
+    with pytest.raises(DistilvecError, match="is not an export") as caught:
         serve(str(export.parent / "model"), precision="int8")
     assert "distilvec export" in str(caught.value)
     with pytest.raises(DistilvecError, match="an export has float32 and int8"):

@@ -243,7 +243,7 @@ def questions(
     call: Annotated[str | None, typer.Option(help="or module:function, from texts to lists of questions")] = None,
     each: Annotated[int, typer.Option(help="questions for each text", min=1)] = 1,
     text: Annotated[str, typer.Option(help="column of the texts")] = "text",
-    limit: Annotated[int | None, typer.Option(help="read so many texts", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="read at most this many texts", min=1)] = None,
     quiet: Quiet = False,
 ) -> None:
     """Let a language model write questions that texts answer: pairs to train on."""

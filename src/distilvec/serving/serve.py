@@ -88,7 +88,7 @@ def _opened(model: str, called: str, precision: Served) -> SentenceTransformer |
         return load_onnx(model, precision=precision)
     if precision == "int8":
         raise DistilvecError(
-            f"{model} is no export, and has float32 and bfloat16",
+            "this model is not an export: it has float32 and bfloat16",
             where="--precision",
             remedy=f"Choose one of these, or serve an export: `distilvec export {model} --output FOLDER`.",
         )
