@@ -6,6 +6,7 @@ from distilvec.corpus.audit import Audit
 from distilvec.corpus.batch import Batch
 from distilvec.corpus.corpus import Corpus, read_corpus
 from distilvec.corpus.keys import PAIR, content_key, content_keys, join_pair, split_pair
+from distilvec.corpus.parts import Part
 from distilvec.late import exports
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ __all__ = [
     "Audit",
     "Batch",
     "Corpus",
+    "Part",
     "content_key",
     "content_keys",
     "docstring_pairs",

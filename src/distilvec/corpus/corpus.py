@@ -20,6 +20,7 @@ from distilvec.corpus.column_names import ColumnNames, ColumnOptions
 from distilvec.corpus.columns import ITEMS, TextColumn, open_numbers
 from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest, source_digest
 from distilvec.corpus.keys import PAIR, canonical_keys, folded
+from distilvec.corpus.parts import PART, Part, joined, prompts_of
 from distilvec.corpus.sources import Source, find_source
 from distilvec.corpus.split import USUAL_SHARE, share_for
 from distilvec.corpus.writer import CorpusWriter
@@ -55,6 +56,9 @@ class Corpus:
         labels: int64 [n] class index or whole number, or float32 [n] score; None without a label column.
         label_names: sorted, by class index; None where labels are numbers.
         domains: int64 [n] index into `domain_names` (sorted), or None.
+        weights: float64 [number of domains], how often an epoch reads each of their items; None = once.
+        parted: whether its domains are the sources that it was put together from.
+        prompts: name -> what stands before such texts here, and is shipped with the student; mostly empty.
         groups: int64 [n], equal for the texts of one pair or triplet, or None.
         roles: int64 [n], 0 anchor or query, 1 positive or document, 2 negative, or None.
         train_rows, holdout_rows: int64, ascending; together all rows but those of `audit.shared`.
@@ -82,6 +86,12 @@ class Corpus:
         self.domains, self.groups, self.roles = numbers("domains"), numbers("groups"), numbers("roles")
         self.label_names: list[str] | None = names.get("labels")
         self.domain_names: list[str] | None = names.get("domains")
+        parts = manifest.get("parts", {})
+        self.prompts: dict[str, str] = parts.get("prompts", {})
+        self.parted = bool(parts)
+        weights: dict[str, float] = parts.get("weights", {})
+        even = all(weight == 1 for weight in weights.values())
+        self.weights = None if even else np.array([weights[name] for name in self.domain_names or ()])
         self.train_rows, self.holdout_rows = required("train_rows"), required("holdout_rows")
         self._texts = TextColumn(batches, "text")
         self._teacher_texts = self._texts if teacher_keys is None else TextColumn(batches, "teacher_text")
@@ -194,7 +204,7 @@ def read_corpus(
     Args:
         source: a .txt (one text a line), .csv, .tsv, .json, .jsonl or .ndjson (each also .gz or .zst) or .parquet file;
             a folder of them; "hub:NAME[@CONFIG][:SPLIT]"; a `datasets` data set, or the folder of a saved one; a list
-            of texts or of dictionaries.
+            of texts or of dictionaries; or a list of `Part`s, each of which is a domain.
             Images: a folder of image files, however deep; .npz; or columns (bytes, paths, data URIs) or lists of them.
             Molecules: .smi (a SMILES a line, then white space and a name or nothing), or columns or lists of SMILES.
         folder: where the prepared corpus goes; other files in it are left alone.
@@ -217,7 +227,18 @@ def read_corpus(
     if limit is not None and limit < 1:
         raise DistilvecError(f"limit is at least 1, not {limit}", where="corpus.limit")
     folder = Path(folder)
-    origin = find_source(source, columns.get("modality"), folder=folder, revision=revision)
+    parts = _parts(source)
+    if parts:
+        if columns.get("domain") or limit is not None or revision is not None:
+            raise DistilvecError(
+                "each of several sources is a domain, with a limit and a revision of its own",
+                where="corpus.parts",
+                remedy="Leave domain, limit and revision of the whole out.",
+            )
+        origin = joined(parts, columns.get("text", "text"), columns.get("modality"), folder)
+        columns["domain"] = PART
+    else:
+        origin = find_source(source, columns.get("modality"), folder=folder, revision=revision)
     wanted = ColumnNames.of(origin.kind, columns)
     options = _options(wanted, holdout=holdout, strict=strict, limit=limit)
     digest = _digest(origin, options)
@@ -225,12 +246,21 @@ def read_corpus(
         return ready
     with new_files(folder) as partial:
         manifest = _prepare_split(origin, partial, wanted, holdout=holdout, strict=strict, limit=limit)
+        if parts:
+            weights = {part.called: part.weight for part in parts}
+            manifest["parts"] = {"weights": weights, "prompts": prompts_of(parts, wanted.text)}
         publish(partial, folder, {"source": {"name": origin.name, "digest": digest}, "options": options, **manifest})
     if origin.forget is not None:
         origin.forget(wanted.columns)
     corpus = Corpus.open(folder)
     _LOG.info("%s: %s", origin.name, corpus.audit)
     return corpus
+
+
+def _parts(source: Any) -> list[Part]:
+    """The parts, where several sources were given; else none."""
+    several = isinstance(source, list) and source and all(isinstance(each, Part) for each in source)
+    return source if several else []
 
 
 def _options(wanted: ColumnNames, **others: Any) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def check(prepared: Prepared, student: SentenceTransformer) -> None:
     recipe, corpus, needs = prepared.recipe, prepared.corpus, prepared.needs
     if recipe.task is not None:
         corpus.kind.check_files(recipe, corpus)
+    _check_prompts(prepared, student)
     _check_stores(prepared)
     measured = _measured(prepared)
     if recipe.training.best is not None:
@@ -76,6 +77,8 @@ def _warn(student: SentenceTransformer, corpus: Corpus) -> None:
     warn_of_batches(student, "student")
     if corpus.kind.tokenized and ends_bare(student):
         logger.warning("student: %s", ENDS_BARE)
+    if corpus.prompts:
+        return
     plain = default_prompt(student)
     others = {prompt for side in ("query", "document") if (prompt := side_prompt(student, side)) != plain}
     if others:
@@ -84,6 +87,26 @@ def _warn(student: SentenceTransformer, corpus: Corpus) -> None:
             "is trained without. A student that is cut out of its teacher takes over `teachers.prompt`, if it is set. "
             "Otherwise empty `prompts` in its config_sentence_transformers.json if that is not meant.",
             ", ".join(repr(each) for each in sorted(others)),
+        )
+
+
+def _check_prompts(prepared: Prepared, student: SentenceTransformer) -> None:
+    """Refuse prompts of a corpus beside those of a teacher, and for a student that would leave them out."""
+    if not prepared.corpus.prompts:
+        return
+    teachers = zip(prepared.recipe.teachers, prepared.teachers.each, strict=True)
+    prompted = next((section.name for section, each in teachers if each.card.prompt), None)
+    if prompted is not None:
+        raise DistilvecError(
+            "teacher and corpus both put a prompt before the texts, so that it would read two",
+            where=f"teacher {prompted}",
+            remedy='Set prompt: "" of the teacher, and write what it is to read into the prompts of corpus.parts.',
+        )
+    if any(getattr(module, "include_prompt", True) is False for module in student):
+        raise DistilvecError(
+            "the student's pooling leaves prompts out, and those of the corpus are part of its texts",
+            where="corpus.parts",
+            remedy="Leave the prompts out, or set include_prompt of its pooling to true.",
         )
 
 

@@ -94,7 +94,10 @@ def further_documents(recipe: Recipe, work: Path) -> Corpus | None:
     if section is None:
         return None
     return read_corpus(
-        section.path, work / "documents", **section.model_dump(exclude={"path", "holdout", "made"}), holdout=0.0
+        section.source,
+        work / "documents",
+        **section.model_dump(exclude={"path", "parts", "holdout", "made"}),
+        holdout=0.0,
     )
 
 

@@ -12,7 +12,7 @@ import yaml
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
 from distilvec.modules.opening import commit_of
-from distilvec.recipe import CorpusSection, Recipe
+from distilvec.recipe import CorpusSection, PartSection, Recipe
 from distilvec.recipe.places import or_a_teacher
 from distilvec.teachers.sections import ModelSource, at_revision
 
@@ -58,7 +58,16 @@ def pin(recipe: Recipe, saved: Path | None = None, *, mining: bool = False) -> R
 
 def _pin_data(data: CorpusSection | None, known: CorpusSection | None) -> None:
     """Set a section's revision, where its data are the hub's."""
-    if data is None or not isinstance(data.path, str) or not data.path.startswith("hub:"):
+    if data is None:
+        return
+    data.parts = [part.model_copy() for part in data.parts]
+    _pin_source(data, known)
+    for part, before in zip_longest(data.parts, (known.parts if known else [])[: len(data.parts)]):
+        _pin_source(part, before)
+
+
+def _pin_source(data: CorpusSection | PartSection, known: CorpusSection | PartSection | None) -> None:
+    if not isinstance(data.path, str) or not data.path.startswith("hub:"):
         return
     if data.revision is None and known is not None and known.path == data.path and known.revision:
         data.revision = known.revision

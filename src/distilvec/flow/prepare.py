@@ -77,12 +77,12 @@ def open_corpus(recipe: Recipe) -> Corpus:
     """Read, audit and split the corpus, or open what an equal section left in the recipe's place."""
     section, task = given(recipe.corpus, "corpus"), recipe.task
     claim(recipe.place, "cache" if recipe.cache else "output")
-    options = section.model_dump(exclude={"path"})
+    options = section.model_dump(exclude={"path", "parts"})
     if task is not None:
         options |= {"label": task.label or section.label, "joint": task.joint}
     # Of several processes the first prepares it, the others find it; and no other recipe's moves in meanwhile.
     with locked(recipe.place / "corpus.lock", wait=True):
-        corpus = read_corpus(section.path, recipe.place / "corpus", **options)
+        corpus = read_corpus(section.source, recipe.place / "corpus", **options)
     return corpus if task is None or task.items is None else corpus.taken_as(find_kind(task.items))
 
 

@@ -193,6 +193,8 @@ def make_student(
         set_aggregation(student, section.aggregation, section.normalize_weights)
     if section.max_length:
         limit_length(student, section.max_length)
+    if corpus.prompts:  # its texts have them, so the student is trained and served with them
+        student.prompts, student.default_prompt_name = dict(corpus.prompts), None
     return with_dropout(student, section.dropout)
 
 

@@ -50,7 +50,7 @@ def automatic_tasks(corpus: Corpus, task: str | None = None) -> list[JudgingTask
         possible += _pair_tasks(corpus, task)
     elif corpus.labels is not None:
         possible.append(_label_probe(corpus))
-    if corpus.domains is not None:
+    if corpus.domains is not None and not corpus.parted:
         names = corpus.domain_names or []
         possible.append(_probe("domain", corpus, corpus.domains, names or None))
     tasks = [each for each in possible if each is not None]

@@ -9,6 +9,7 @@ from distilvec.recipe.sections import (
     MiningSection,
     ModelScorerSection,
     OptimizerSection,
+    PartSection,
     ScorerSection,
     SharpnessSection,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "ModelSection",
     "MoleculeSection",
     "OptimizerSection",
+    "PartSection",
     "Recipe",
     "ResnetSection",
     "ScorerSection",

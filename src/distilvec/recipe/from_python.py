@@ -94,8 +94,12 @@ def _student_section(student: Any) -> dict[str, Any]:
 
 def corpus_section(corpus: Any, given: Path, name: str = "corpus.jsonl") -> dict[str, Any]:
     """The corpus section that a value means; rows are written into a file of this name."""
-    section = dict(corpus) if isinstance(corpus, Mapping) and "path" in corpus else {"path": corpus}
-    source = section["path"]
+    section = dict(corpus) if isinstance(corpus, Mapping) and {"path", "parts"} & set(corpus) else {"path": corpus}
+    if isinstance(parts := section.get("parts"), list | tuple):
+        section["parts"] = [_part(part, given / f"part-{number}.jsonl") for number, part in enumerate(parts, start=1)]
+    source = section.get("path")
+    if "parts" in section and source is None:
+        return section
     if isinstance(source, str | Path):
         section["path"] = str(source)
         return section
@@ -109,6 +113,12 @@ def corpus_section(corpus: Any, given: Path, name: str = "corpus.jsonl") -> dict
         _need_columns(columns, chosen_split(source) if is_dataset(source) else source)
     section["path"] = str(_write_rows(given / name, source, columns or ["text"], limit, kind))
     return section
+
+
+def _part(part: Any, file: Path) -> Any:
+    """A part of several: a path, a mapping, or rows, which are written into the file."""
+    section = dict(part) if isinstance(part, Mapping) else {"path": part}
+    return corpus_section(section, file.parent, file.name) if "path" in section else section
 
 
 def _need_columns(wanted: Sequence[str], source: Any) -> None:

@@ -64,6 +64,9 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
         return section if isinstance(section, list) else []
 
     replace(data.get("corpus"), ("path",))
+    corpus = data.get("corpus")
+    for part in listed(corpus.get("parts") if isinstance(corpus, dict) else corpus):
+        replace(part, ("path",))
     for teacher in listed(data.get("teachers")):
         replace(teacher, [key for kind in sections().values() for key in kind.paths])
         if isinstance(teacher, dict) and isinstance(teacher.get("adapters"), list):

@@ -285,7 +285,7 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         for key, nothing in (("scorers", []), ("mining", MiningSection().model_dump(mode="json"))):
             if content[key] == nothing:
                 del content[key]
-        for section, key in (("optimizer", "muon"), ("corpus", "made")):
+        for section, key in (("optimizer", "muon"), ("corpus", "made"), ("corpus", "parts")):
             if content[section] and not content[section][key]:
                 del content[section][key]
         for teacher in content["teachers"]:

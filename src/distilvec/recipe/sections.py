@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
+from distilvec.corpus.parts import Part
 from distilvec.corpus.tables import is_dataset, is_table
 from distilvec.errors import DistilvecError
 from distilvec.kinds.base import find_kind
@@ -29,11 +30,36 @@ def given(section: T | None, key: str) -> T:
     return section
 
 
+_SOURCE = "file, folder of files or of images, hub:NAME, or (from Python) a list or dataset"
+_REVISION = "of hub:NAME: commit, branch or tag; the saved recipe names the commit that was read"
+
+
+class PartSection(Section):
+    """One of several sources of a corpus; each is a domain of its own."""
+
+    path: str | list[Any] = Field(description=_SOURCE)
+    name: str | None = Field(None, description="of its domain and of its prompt; null = the file's, without suffixes")
+    text: str | list[str] | None = Field(
+        None, description="text column, or the columns of a pair or triplet; null = as corpus.text has them"
+    )
+    weight: float = Field(1.0, gt=0, description="how often an epoch reads each of its items")
+    prompt: str | list[str] = Field(
+        "",
+        description="put before its texts, which teachers and student read with it; of pairs also one for each column. "
+        "The student is shipped with it, under the part's name; of pairs those are query and document",
+    )
+    limit: int | None = Field(None, gt=0, description="stop after so many rows")
+    revision: str | None = Field(None, description=_REVISION)
+
+
 class CorpusSection(Section):
     """The source of the training items: texts, images or molecules."""
 
-    path: str | list[Any] = Field(
-        description="file, folder of files or of images, hub:NAME, or (from Python) a list or dataset"
+    path: str | list[Any] | None = Field(None, description=_SOURCE)
+    parts: list[PartSection] = Field(
+        default_factory=list,
+        description="several sources instead of `path`, each with a weight and a prompt; a list as the whole section "
+        "means the same",
     )
     modality: str | None = Field(
         None,
@@ -67,9 +93,7 @@ class CorpusSection(Section):
         "most a fifth; of millions of texts a smaller one is enough: some thousands are looked at",
     )
     limit: int | None = Field(None, gt=0, description="stop after so many rows")
-    revision: str | None = Field(
-        None, description="of hub:NAME: commit, branch or tag; the saved recipe names the commit that was read"
-    )
+    revision: str | None = Field(None, description=_REVISION)
     max_characters: int = Field(20_000, gt=0, description="longer texts are rejected")
     repeated: bool = Field(
         False, description="keep a text each time that it occurs, with the label it has there; pairs are kept anyway"
@@ -84,6 +108,22 @@ class CorpusSection(Section):
         "largest", description="of molecules made of several (salts): keep the largest, keep all, or reject the row"
     )
     strict: bool = Field(False, description="fail on the first bad row instead of counting it")
+
+    @property
+    def source(self) -> Any:
+        """What `read_corpus` takes: the path, or the parts."""
+        return [Part(**part.model_dump()) for part in self.parts] or self.path
+
+    @model_validator(mode="before")
+    @classmethod
+    def _listed(cls, given: Any) -> Any:
+        return {"parts": given} if isinstance(given, list) else given
+
+    @model_validator(mode="after")
+    def _one_source(self) -> CorpusSection:
+        if (self.path is None) == (not self.parts):
+            raise ValueError("give a path, or several parts" if self.parts else "path is missing")
+        return self
 
     @field_validator("modality")
     @classmethod

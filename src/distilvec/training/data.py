@@ -64,7 +64,7 @@ class Collator:
     ) -> None:
         self.tokens, self.sources, self.companions = tokens, list(sources), companions
         # An item is what the teacher reads: a text and its translation, which have one lesson, are no negatives.
-        self.keys = corpus.teacher_keys
+        self.keys, self.by_domain = corpus.teacher_keys, corpus.weights
         self.columns = {
             name: values
             for name, values in (
@@ -90,6 +90,10 @@ class Collator:
         if self.companions is None:
             return lengths
         return np.maximum(lengths, self.tokens.lengths[self.companions[rows]].max(1))
+
+    def weights(self, rows: np.ndarray) -> np.ndarray | None:
+        """Return how often an epoch reads each of these rows, float [n]; None = once."""
+        return None if self.by_domain is None else self.by_domain[self.columns["domain"][rows]]
 
     def known(self, index: np.ndarray) -> dict[str, Any]:
         """Return what the corpus and the scorers say of its rows: keys uint8 [n, 16], and columns [n] by name."""

@@ -83,14 +83,15 @@ class Loop:
     signals: StopSignals = field(default_factory=StopSignals)
 
     def __post_init__(self) -> None:
-        training, self.device = self.training, self.accelerator.device
+        training, self.device, rows = self.training, self.accelerator.device, np.asarray(self.rows)
         self.sampler = BucketedBatches(
-            self.collator.lengths(np.asarray(self.rows)),
+            self.collator.lengths(rows),
             training.batch,
             seed=training.seed,
             rank=rank(),
             world=world_size(),
             drop_last=training.dataloader_drop_last,
+            weights=self.collator.weights(rows),
         )
         self.per_epoch = max(1, math.ceil(len(self.sampler) / training.gradient_accumulation_steps))
         self.steps = training.steps(len(self.rows), self.per_epoch)

@@ -24,6 +24,8 @@ class BucketedBatches:
         pool: batches per pool; 1 gives plain shuffling.
         rank, world: this process and the number of processes.
         drop_last: leave out the short batch at the end of an epoch.
+        weights: float [n], how often an epoch reads a row; of rows of one weight 1.5 all come once and a half of them,
+            another one in each epoch, a second time. None = once.
     """
 
     def __init__(
@@ -36,22 +38,28 @@ class BucketedBatches:
         rank: int = 0,
         world: int = 1,
         drop_last: bool = False,
+        weights: np.ndarray | None = None,
     ) -> None:
         self.lengths, self.batch_size, self.seed = spilled(np.asarray(lengths)), batch_size, seed
         self.pool, self.rank, self.world, self.drop_last = pool, rank, world, drop_last
         self.epoch = self.skip = 0
+        self.group: np.ndarray | None = None
+        self.counts = [len(self.lengths)]  # of each weight: its rows an epoch
+        if weights is not None:
+            values, self.group = np.unique(weights, return_inverse=True)
+            self.counts = np.round(values * np.bincount(self.group)).astype(int).tolist()
 
     def set_epoch(self, epoch: int, skip: int = 0) -> None:
         """Take the batches of this epoch from now on, without the first `skip`."""
         self.epoch, self.skip = epoch, skip
 
     def __len__(self) -> int:
-        full, rest = divmod(len(self.lengths), self.batch_size)
+        full, rest = divmod(sum(self.counts), self.batch_size)
         return full + (rest >= self.world and not self.drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = np.random.default_rng([self.seed, self.epoch])
-        order = spilled(np.arange(len(self.lengths), dtype=np.int32))
+        order = spilled(self._drawn(generator))
         generator.shuffle(order)
         span, size = self.batch_size * self.pool, self.batch_size
         # The short batch, if there is one, is cut off before sorting, so that it holds random rows.
@@ -65,3 +73,14 @@ class BucketedBatches:
             batch = order[position * size : min((position + 1) * size, ends)]
             share = len(batch) // self.world
             yield batch[self.rank * share : (self.rank + 1) * share].tolist()
+
+    def _drawn(self, generator: np.random.Generator) -> np.ndarray:
+        """The rows of an epoch, int32, before they are shuffled."""
+        if self.group is None:
+            return np.arange(len(self.lengths), dtype=np.int32)
+        drawn = []
+        for number, count in enumerate(self.counts):
+            rows = np.flatnonzero(self.group == number).astype(np.int32)
+            times, more = divmod(count, len(rows))
+            drawn += [rows] * times + [generator.choice(rows, more, replace=False)]
+        return np.concatenate(drawn)

@@ -33,7 +33,7 @@ class CorpusFacts(Data):
     @classmethod
     def measure(cls, outcome: Outcome) -> Self | None:
         corpus, section, first = outcome.corpus, outcome.recipe.corpus, outcome.first
-        source = "" if section is None else section.path
+        source = "" if section is None else section.path or ", ".join(part.called for part in section.source)
         return cls(
             source=source if isinstance(source, str) else f"{len(source):,} items given in Python",
             read=corpus.audit.read,

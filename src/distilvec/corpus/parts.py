@@ -1,0 +1,184 @@
+"""Several sources read as one corpus: each is a domain, with a weight and a prompt of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from distilvec.corpus.rows import Row
+from distilvec.corpus.sources import Source, find_source
+from distilvec.errors import DataError, DistilvecError
+from distilvec.kinds.base import Kind
+
+#: The column that names the part; U+001F keeps it apart from any that a file has.
+PART = "\x1fpart"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One source of several.
+
+    Attributes:
+        path: as `read_corpus` takes it.
+        name: of its domain, and of its prompt in the student; None = the file's, without its suffixes.
+        text: its text column or columns, where they are called otherwise than in the other parts.
+        weight: how often an epoch reads each of its items, > 0.
+        prompt: what stands before each text, or one for each text column; "" = nothing.
+        limit: rows that are read of it; None = all.
+        revision: of a data set of the hub.
+    """
+
+    path: Any
+    name: str | None = None
+    text: str | Sequence[str] | None = None
+    weight: float = 1.0
+    prompt: str | Sequence[str] = ""
+    limit: int | None = None
+    revision: str | None = None
+
+    @property
+    def called(self) -> str:
+        """Its name, given or made of the path.
+
+        >>> Part("data/faq.jsonl.gz").called, Part("hub:name/faq:train").called
+        ('faq', 'faq')
+        """
+        if self.name is not None:
+            return self.name
+        if not isinstance(self.path, str | Path):
+            return "items"
+        path = str(self.path)
+        address = path.removeprefix("hub:").partition("@")[0].partition(":")[0] if path.startswith("hub:") else path
+        return Path(address).name.partition(".")[0] or path
+
+    def prompts(self, columns: int) -> tuple[str, ...]:
+        """What stands before the text of each column.
+
+        Raises:
+            DistilvecError: several prompts, and another number of columns.
+        """
+        if isinstance(self.prompt, str):
+            return (self.prompt,) * columns
+        if len(self.prompt) != columns:
+            raise DistilvecError(
+                f"{self.called} has {len(self.prompt)} prompts and {columns} text columns",
+                where="corpus.parts",
+                remedy="Give one prompt, or one for each column.",
+            )
+        return tuple(self.prompt)
+
+
+def prompts_of(parts: Sequence[Part], columns: Sequence[str]) -> dict[str, str]:
+    """Return the prompts that a student of this corpus is shipped with: name -> what stands before a text.
+
+    A part of single texts gives its name to its prompt; in pairs the first text is the query and others are documents,
+    as `encode_query` and `encode_document` of sentence-transformers name them.
+
+    Raises:
+        DistilvecError: two parts want different prompts of one name.
+    """
+    found: dict[str, str] = {}
+    for part in parts:
+        sides = (part.called,) if len(columns) == 1 else ("query", *("document" for _ in columns[1:]))
+        for name, prompt in zip(sides, part.prompts(len(columns)), strict=True):
+            if found.setdefault(name, prompt) != prompt:
+                raise DistilvecError(
+                    f'"{found[name]}" and "{prompt}" are both to be the prompt of {name}',
+                    where="corpus.parts",
+                    remedy="Pairs have one prompt for queries and one for documents, the same in all parts.",
+                )
+    if not any(found.values()):
+        return {}
+    other = next((found[name] for name in ("passage", "corpus") if name in found), None)
+    # `encode_document` looks for these three, and sentence-transformers gives every model an empty one of the first.
+    return found if other is None else {"document": other, **found}
+
+
+def joined(parts: Sequence[Part], text: str | Sequence[str], modality: str | None, folder: Path | None) -> Source:
+    """One source of the rows of all parts, one part after the other.
+
+    Args:
+        text: the text columns of parts that name none, and of the rows.
+        modality, folder: as for `find_source`.
+
+    Raises:
+        DistilvecError, DataError, EnvironmentProblem: see `find_source`; parts that do not go together.
+    """
+    names = [part.called for part in parts]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        found = f'two parts are called "{twice[0]}"'
+        raise DistilvecError(found, where="corpus.parts", remedy="Give each a name of its own.")
+    sources = [find_source(part.path, modality, folder=folder, revision=part.revision) for part in parts]
+    kinds = {source.kind.name for source in sources}
+    if len(kinds) > 1:
+        raise DistilvecError(f"the parts hold {' and '.join(sorted(kinds))} items", where="corpus.parts")
+    kind = sources[0].kind
+    usual = _named_columns(text, kind)
+    read = [usual if part.text is None else _named_columns(part.text, kind) for part in parts]
+    for part, own in zip(parts, read, strict=True):
+        if len(own) != len(usual):
+            raise DistilvecError(
+                f"{part.called} has {len(own)} text columns, and the corpus has {len(usual)}",
+                where="corpus.parts",
+                remedy="All parts hold single texts, or all hold pairs: name the columns in corpus.text or in the part.",
+            )
+    prompts = [part.prompts(len(usual)) for part in parts]
+    if prompts_of(parts, usual) and not kind.folded:
+        raise DistilvecError(f"prompts are for texts, not for {kind.noun}", where="corpus.parts")
+
+    def asked(own: Sequence[str], columns: Sequence[str]) -> list[str]:
+        return [*own, *(column for column in columns if column not in usual and column != PART)]
+
+    def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
+        for part, source, own, put in zip(parts, sources, read, prompts, strict=True):
+            empty = True
+            for row in islice(source.rows(asked(own, columns), longest), part.limit):
+                empty = False
+                yield row if row.fault is not None else row._replace(value=_named(row.value, own, usual, put, part))
+            if empty:
+                raise DataError(f"part {part.called} has no rows", where=source.name, remedy="Is it the right file?")
+
+    def forget(columns: Sequence[str]) -> None:
+        for source, own in zip(sources, read, strict=True):
+            if source.forget is not None:
+                source.forget(asked(own, columns))
+
+    def expected() -> int | None:
+        counts = [source.expected() for source in sources]
+        limited = [
+            count if part.limit is None else min(count, part.limit)
+            for count, part in zip(counts, parts, strict=True)
+            if count is not None
+        ]
+        return sum(limited) if len(limited) == len(counts) else None
+
+    name = ", ".join(source.name for source in sources)
+    return Source(name, _fingerprint(parts, sources), rows, kind, forget, expected)
+
+
+def _named_columns(text: str | Sequence[str], kind: Kind) -> list[str]:
+    columns = [text] if isinstance(text, str) else list(text)
+    return [kind.column] if columns == ["text"] else columns
+
+
+def _named(value: Any, own: Sequence[str], usual: Sequence[str], put: Sequence[str], part: Part) -> dict[str, Any]:
+    """A row under the names of the corpus, with the part's prompts before its texts."""
+    cells = value if isinstance(value, Mapping) else {own[0]: value}
+    texts = (cells.get(column) for column in own)
+    prompted = (prompt + text if isinstance(text, str) and text.strip() else text for prompt, text in zip(put, texts))
+    return {**cells, **dict(zip(usual, prompted, strict=True)), PART: part.called}
+
+
+def _fingerprint(parts: Sequence[Part], sources: Sequence[Source]) -> str | None:
+    if any(source.fingerprint is None for source in sources):
+        return None
+    made_of = [
+        [source.fingerprint, part.called, part.text, part.weight, part.prompt, part.limit]
+        for part, source in zip(parts, sources, strict=True)
+    ]
+    return hashlib.blake2b(json.dumps(made_of).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
