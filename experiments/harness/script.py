@@ -75,11 +75,8 @@ def settings_of(recipe: Recipe, *left_out: str) -> dict[str, Any]:
     """
     found: dict[str, Any] = recipe.model_dump(mode="json", exclude={"output", "cache", *left_out})
     found["training"].pop("use_cpu", None)
-    for section, key in (
-        ("optimizer", "muon"),
-        ("corpus", "made"),
-        ("corpus", "parts"),
-    ):  # records that are older than the key
+    younger = ("optimizer", "muon"), ("corpus", "made"), ("corpus", "parts")
+    for section, key in younger:  # than most records
         if found.get(section) and not found[section][key]:
             del found[section][key]
     for teacher in found.get("teachers", ()):

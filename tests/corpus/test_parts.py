@@ -171,7 +171,7 @@ def made(folder: Path, teacher: Path, student: Path | None = None, **teachers: A
 
 def test_a_run_reads_its_parts_and_ships_their_prompts(files: Path, tiny_bert: Path) -> None:
     recipe = Recipe.build(made(files, tiny_bert))
-    done = run(recipe)
+    run(recipe)
     student = SentenceTransformer(str(files / "out/student"), device="cpu")
     assert {key: student.prompts[key] for key in ("query", "passage", "document")} == {
         "query": "query: ",

@@ -116,7 +116,7 @@ def test_a_pinned_teacher_and_student_open(cache: Path, tmp_path: Path) -> None:
 
 
 class _NoTexts:
-    texts = train_rows = ()
+    texts = train_rows = prompts = ()
 
 
 def test_a_model_of_the_hub_is_fine_tuned(cache: Path, tmp_path: Path) -> None:

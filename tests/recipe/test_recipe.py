@@ -63,7 +63,7 @@ def test_the_method_implies_the_space(tmp_path: Path) -> None:
         ("epochs: 2", "epochs: many", 7, r"training\.epochs: .*\bmany\b"),
         ("shrink: {of: tiny, layers: 2}", "shrnk: {of: tiny}", 4, r'student\.shrnk: .*"shrink"'),
         ("shrink: {of: tiny, layers: 2}", "shrink: {of: tiny, layer: 2}", 4, r'student\.shrink\.layer: .*"layers"'),
-        ("corpus: {path: texts.txt}", "corpus: {}", 1, r"corpus\.path: "),
+        ("corpus: {path: texts.txt}", "corpus: {}", 1, r"corpus: .*path is missing"),
         (
             "corpus: {path: texts.txt}",
             "corpus: {pth: texts.txt}",

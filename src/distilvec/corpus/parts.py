@@ -125,7 +125,7 @@ def joined(parts: Sequence[Part], text: str | Sequence[str], modality: str | Non
             raise DistilvecError(
                 f"{part.called} has {len(own)} text columns, and the corpus has {len(usual)}",
                 where="corpus.parts",
-                remedy="All parts hold single texts, or all hold pairs: name the columns in corpus.text or in the part.",
+                remedy="All parts are single texts or all are pairs; name columns in corpus.text or in the part.",
             )
     prompts = [part.prompts(len(usual)) for part in parts]
     if prompts_of(parts, usual) and not kind.folded:

@@ -93,12 +93,8 @@ def further_documents(recipe: Recipe, work: Path) -> Corpus | None:
     section = recipe.mining.documents
     if section is None:
         return None
-    return read_corpus(
-        section.source,
-        work / "documents",
-        **section.model_dump(exclude={"path", "parts", "holdout", "made"}),
-        holdout=0.0,
-    )
+    options = section.model_dump(exclude={"path", "parts", "holdout", "made"})
+    return read_corpus(section.source, work / "documents", **options, holdout=0.0)
 
 
 def _digest(recipe: Recipe, corpus: Corpus, further: Corpus | None, teacher: Teacher) -> str:
