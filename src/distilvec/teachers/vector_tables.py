@@ -142,7 +142,7 @@ def _read_parquet(spool: Spool, file: Path, text: str | None) -> list[str]:
     with reading(file), pq.ParquetFile(file, memory_map=True) as table:
         for batch in table.iter_batches(_BATCH, columns=[spool.column, *([text] if text is not None else [])]):
             first, cells = spool.rows + 1, batch.column(spool.column)
-            if _is_list(cells.type):
+            if is_vectors(cells.type):
                 _add_lists(spool, cells)
             else:
                 for number, value in enumerate(arrow_values(cells, bytes_are_texts=False), first):
@@ -154,7 +154,8 @@ def _read_parquet(spool: Spool, file: Path, text: str | None) -> list[str]:
     return texts
 
 
-def _is_list(kind: Any) -> bool:
+def is_vectors(kind: Any) -> bool:
+    """Tell whether a type of Arrow is that of lists of numbers."""
     from pyarrow import types
 
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)

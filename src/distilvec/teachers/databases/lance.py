@@ -11,6 +11,7 @@ from typing import Any
 from distilvec.extras import need
 from distilvec.teachers.databases.address import Address
 from distilvec.teachers.databases.opening import PAGE, Page, Pages, check_folder, check_table
+from distilvec.teachers.vector_tables import is_vectors
 
 
 @contextmanager
@@ -39,4 +40,10 @@ def _names(database: Any) -> Iterator[str]:
 def _pages(table: Any, columns: Sequence[str] | None) -> Generator[Page]:
     query = table.search()
     for batch in (query if columns is None else query.select(list(columns))).to_batches(batch_size=PAGE):
-        yield batch.to_pylist()
+        cells = [_cells(column) for column in batch.columns]
+        yield [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*cells, strict=True)]
+
+
+def _cells(column: Any) -> Sequence[Any]:
+    """The values of a column; lists of numbers as arrays, because millions of Python's numbers take minutes."""
+    return column.to_numpy(zero_copy_only=False) if is_vectors(column.type) else column.to_pylist()

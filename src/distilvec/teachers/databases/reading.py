@@ -122,9 +122,12 @@ def _sorted(vectors: Vector, texts: list[str | None], where: str) -> tuple[Vecto
     Raises:
         DataError: a vector has values that are not finite.
     """
+
+    def digest(row: int) -> bytes:
+        return blake2b(vectors[row].tobytes(), digest_size=16).digest()
+
     there = {row: text for row, text in enumerate(texts) if text is not None}
     runs = groupby(sorted(there, key=there.__getitem__), key=there.__getitem__)
-    digest = lambda row: blake2b(vectors[row].tobytes(), digest_size=16).digest()  # noqa: E731
     order = list(chain.from_iterable(sorted(run, key=digest) for _, run in runs))
     width = vectors.shape[1]
     result = scratch(len(order) * width, np.float32).reshape(len(order), width)
