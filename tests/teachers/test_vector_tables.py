@@ -149,7 +149,7 @@ def test_results_of_a_batch_come_in_any_order(tmp_path: Path) -> None:
 
 
 WRONG: list[tuple[str, str, str]] = [
-    ("v.csv", "text,vector\na,[1 2]\nb,[1 2 3]\n", r'v\.csv: row 2 of "vector" has 3 numbers, .* 2\.'),
+    ("v.csv", "text,vector\na,[1 2]\nb,[1 2 3]\n", r'v\.csv, line 3: row 2 of "vector" has 3 numbers, .* 2\.'),
     ("v.csv", "text,vector\na,[1 2]\nb,word\n", r'v\.csv, line 3: word in the column "vector"'),
     ("v.csv", 'text,vector\na,"[1, ..., 2]"\n', r"v\.csv: no column holds vectors \(text, vector\)"),
     ("v.csv", 'text,vector\na,"[1, 2]"\nb,"[1, ..., 2]"\n', r"line 3: .*tolist"),

@@ -12,7 +12,9 @@ from distilvec.cli.options import Quiet, at_home, say
 
 def check_index(
     model: Annotated[str, typer.Argument(help="model that may have made the vectors: folder or hub id")],
-    vectors: Annotated[str, typer.Option(help=".npy file, or a table (file.parquet:column, .jsonl, .csv)")],
+    vectors: Annotated[
+        str, typer.Option(help=".npy file, a table (file.parquet:column, .jsonl, .csv) or a database's")
+    ],
     texts: Annotated[
         str | None, typer.Option(help="of the rows: .txt, .jsonl, or a parquet file's column; default its text")
     ] = None,
@@ -36,7 +38,7 @@ def check_index(
 def adapt(
     model: Annotated[str, typer.Argument(help="the new model: folder or hub id")],
     vectors: Annotated[
-        str, typer.Option(help="the old index: .npy file, or a table (file.parquet:column, .jsonl, .csv)")
+        str, typer.Option(help="the old index: .npy file, a table (file.parquet:column, .jsonl, .csv) or a database's")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder of the adapted model")],
     texts: Annotated[

@@ -15,8 +15,9 @@ import numpy.typing as npt
 import torch
 
 from distilvec.errors import DistilvecError
-from distilvec.export.encoder import CONFIG, LAYOUTS, Precision, as_read, load_onnx, need
+from distilvec.export.encoder import CONFIG, LAYOUTS, Precision, as_read, load_onnx
 from distilvec.export.graph import OPSET, OUTPUT, backend_tokenizer, check_model, quantize, write_graph
+from distilvec.extras import need
 from distilvec.files import temporary, writing
 from distilvec.folders import check, publish
 from distilvec.modules.invariance import cosine_distances, probe_model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
+from distilvec.extras import need
 from distilvec.validation import first_problem
 
 if TYPE_CHECKING:
@@ -32,19 +32,6 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 Text = str | Sequence[str]
 #: Texts that are cut into tokens together: what the tokenizer says of a long one takes many kilobytes.
 _CHUNK = 4096
-
-
-def need(what: str, extra: str, *packages: str) -> None:
-    """Refuse to start without the packages of an extra.
-
-    Raises:
-        EnvironmentProblem: one of them is missing.
-    """
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        raise EnvironmentProblem(
-            f"{what} needs {', '.join(missing)}, which is not installed", remedy=f"pip install 'distilvec[{extra}]'"
-        )
 
 
 class Settings(BaseModel):

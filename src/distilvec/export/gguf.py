@@ -21,10 +21,10 @@ from distilvec.export.convert import (
     made_whole,
     row_cosines,
 )
-from distilvec.export.encoder import need
 from distilvec.export.graph import check_model, is_static
 from distilvec.export.llama_tensors import EXACT, Weights, llama_weights
 from distilvec.export.llama_vocabulary import write_vocabulary
+from distilvec.extras import need
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import default_prompt, token_limit
 from distilvec.progress import at_work

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from distilvec.errors import DistilvecError
 from distilvec.export.convert import begun, check_agreement, check_texts, left_behind, made_whole, row_cosines
-from distilvec.export.encoder import need
 from distilvec.export.graph import is_static
+from distilvec.extras import need
 from distilvec.modules.model2vec import ROWS, WEIGHTS, unknown_piece
 from distilvec.modules.pipeline import token_limit
 from distilvec.progress import at_work

@@ -12,6 +12,7 @@ from distilvec.corpus.readers import table_and_column
 from distilvec.corpus.tables import are_files
 from distilvec.errors import DistilvecError
 from distilvec.files import home
+from distilvec.teachers.databases.address import folder_in
 from distilvec.teachers.sections import TeacherSection, models_of
 from distilvec.teachers.table import sections
 
@@ -48,6 +49,9 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
             return named if are_files(named) else value  # texts, of which one may be called as a file is, stay
         if not isinstance(value, str) or not value:
             return value
+        if database := folder_in(value):
+            kind, place, table = database
+            return f"{kind}{found(place)}{table}"
         value = home(value)
         if Path(value).is_absolute():
             return value

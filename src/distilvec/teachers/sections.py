@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, field_serializer, field_validator, 
 from distilvec.corpus.keys import Components
 from distilvec.kinds.base import Kind, find_kind
 from distilvec.modules.pipeline import PoolingChoice
+from distilvec.teachers.databases.address import database_address
 from distilvec.validation import Section
 
 #: Of a teacher or scorer: it becomes the name of a folder.
@@ -229,10 +230,22 @@ class VectorsSection(TeacherSection):
     }
 
     vectors: Place = Field(
-        description=".npy or .npz file, or a table with a column of vectors (.parquet, .jsonl, .csv, .tsv ...)"
+        description=".npy or .npz file, a table with a column of vectors (.parquet, .jsonl, .csv, .tsv ...), or one "
+        "in a database: postgresql://USER@HOST/DB#TABLE, qdrant:FOLDER_OR_URL#COLLECTION, "
+        "chroma:FOLDER_OR_URL#COLLECTION, lancedb:FOLDER#TABLE; with :COLUMN behind it if there are several"
     )
-    texts: Place | None = Field(None, description="texts of the vectors, one per row")
+    texts: Place | None = Field(
+        None,
+        description="texts of the vectors, one per row; of a table the name of their column, of a database also a file "
+        "with the columns id and text; null = the column text",
+    )
     keys: Place | None = Field(None, description="content keys of the vectors instead of texts: .npy, uint8 [n, 16]")
+
+    @field_validator("vectors")
+    @classmethod
+    def _no_password(cls, vectors: str) -> str:
+        database_address(vectors)  # its error is none of pydantic's, which would show the address
+        return vectors
 
     @property
     def reads_pairs(self) -> bool:

@@ -1,4 +1,4 @@
-"""Files of vectors and of what they belong to: .npy, tables (`vector_tables`), texts one a line, keys."""
+"""Vectors and what they belong to: .npy, tables (`vector_tables`), `databases`, texts one a line, keys."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from distilvec.corpus.opening import MOST_UNPACKED, UNPACKED_FREELY, lines, read
 from distilvec.corpus.readers import table_and_column
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.system_errors import disk_problems
+from distilvec.teachers.databases.address import database_address
+from distilvec.teachers.databases.reading import read_database
 from distilvec.teachers.vector_tables import read_vector_table
 
 _LONGEST = 16 << 20
@@ -56,11 +58,17 @@ def read_vectors_and_texts(
     """The vectors [n, D] and, of a table where they are wanted, the texts.
 
     Raises:
-        DataError: a file is missing or not what it has to be.
+        DataError: a file or a table is missing or not what it has to be.
+        DistilvecError: the address of a database holds a password, or keys are given with it.
+        EnvironmentProblem: a database does not answer, or its extra is missing.
     """
     if isinstance(vectors, np.ndarray):
         return _matrix(vectors, name), None
     source = str(vectors)
+    if address := database_address(source):
+        if not wants_texts:
+            raise DistilvecError("a database is read with texts, not with keys", where=address.where)
+        return read_database(address, texts)
     if found := table_and_column(source):
         file, column = Path(found[0]).expanduser(), found[1]
         matrix, table = read_vector_table(file, column, texts, wants_texts=wants_texts)

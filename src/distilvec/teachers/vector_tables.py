@@ -25,9 +25,9 @@ from distilvec.corpus.rows import Row, excerpt
 from distilvec.errors import DataError, nearest
 
 logger = logging.getLogger(__name__)
-_BATCH, _LONGEST = 2048, 1 << 20
+_BATCH, LONGEST = 2048, 1 << 20
 #: Rows that say which columns hold vectors, and names that decide among several.
-_LOOKED_AT, _USUAL = 64, ("embedding", "vector")
+LOOKED_AT, _USUAL = 64, ("embedding", "vector")
 _NOTHING = ("", "null", "none", "nan", r"\n")
 Vector = npt.NDArray[np.float32]
 
@@ -49,22 +49,22 @@ def read_vector_table(file: Path, column: str, texts: Any, *, wants_texts: bool)
         DataError: the file is missing or damaged, has no such column, or a row is no vector or has no text.
     """
     parquet = file_kind(file) == ".parquet"
-    rows = _usable(parquet_rows(file, None) if parquet else read_file(file, None, _LONGEST))
-    start = list(islice(rows, _LOOKED_AT))
+    rows = _usable(parquet_rows(file, None) if parquet else read_file(file, None, LONGEST))
+    start = list(islice(rows, LOOKED_AT))
     if not start:
         raise DataError("there are no rows", where=str(file), remedy="Is it the right file?")
     rows = chain(start, rows)
     if isinstance(start[0].value.get("custom_id"), str) and "response" in start[0].value:
-        spool = _Spool(str(file), _USUAL[0])
+        spool = Spool(str(file), _USUAL[0])
         found = _read_rows(spool, _batch_results(rows, file, texts), "text")
         return spool.vectors(), found
-    text = _text_column(start, texts, str(file)) if wants_texts else None
-    spool = _Spool(str(file), _vector_column(start, column, text, str(file)))
+    text = text_column(start, texts, str(file)) if wants_texts else None
+    spool = Spool(str(file), vector_column(start, column, text, str(file)))
     found = _read_parquet(spool, file, text) if parquet else _read_rows(spool, rows, text)
     return spool.vectors(), found if text is not None else None
 
 
-class _Spool:
+class Spool:
     """Vectors in a temporary file without a name: the system takes such memory back, and they may be more than it."""
 
     def __init__(self, where: str, column: str) -> None:
@@ -72,8 +72,11 @@ class _Spool:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the vectors that are mapped from it
         self.rows = self._width = self._missing = 0
 
-    def add(self, vectors: Vector) -> None:
+    def add(self, vectors: Vector, where: str = "") -> None:
         """Append [b, D], NaN in the rows that have none; [b, 0] where all have none.
+
+        Args:
+            where: the place of the rows, if it is known more closely than by their number.
 
         Raises:
             DataError: they are of another width than those before.
@@ -85,7 +88,7 @@ class _Spool:
             raise DataError(
                 f'row {self.rows + 1} of "{self.column}" has {vectors.shape[1]} numbers, the vectors before it '
                 f"have {self._width}",
-                where=self._where,
+                where=where or self._where,
                 remedy="They have to come from one model.",
             )
         self.rows += len(vectors)
@@ -109,7 +112,7 @@ class _Spool:
                 where=where,
                 remedy='A vector is a list of numbers, or a text such as "[0.1, 0.2]".',
             ) from problem
-        self.add(np.zeros((1, 0), np.float32) if vector is None else vector[None])
+        self.add(np.zeros((1, 0), np.float32) if vector is None else vector[None], where)
 
     def vectors(self) -> Vector:
         """All rows [n, D], on disk."""
@@ -122,16 +125,16 @@ class _Spool:
         return np.memmap(self._file, np.float32, "r", shape=(self.rows, self._width)).view(np.ndarray)
 
 
-def _read_rows(spool: _Spool, rows: Iterable[Row], text: str | None) -> list[str]:
+def _read_rows(spool: Spool, rows: Iterable[Row], text: str | None) -> list[str]:
     texts = []
     for row in rows:
-        spool.add_cell(row.value.get(spool.column), _place(row))
+        spool.add_cell(row.value.get(spool.column), place(row))
         if text is not None:
-            texts.append(_text(row.value.get(text), row.file, row.line))
+            texts.append(checked_text(row.value.get(text), row.file, row.line))
     return texts
 
 
-def _read_parquet(spool: _Spool, file: Path, text: str | None) -> list[str]:
+def _read_parquet(spool: Spool, file: Path, text: str | None) -> list[str]:
     """As `_read_rows`, lists of numbers as whole blocks."""
     import pyarrow.parquet as pq
 
@@ -139,24 +142,27 @@ def _read_parquet(spool: _Spool, file: Path, text: str | None) -> list[str]:
     with reading(file), pq.ParquetFile(file, memory_map=True) as table:
         for batch in table.iter_batches(_BATCH, columns=[spool.column, *([text] if text is not None else [])]):
             first, cells = spool.rows + 1, batch.column(spool.column)
-            if _is_list(cells.type):
+            if is_vectors(cells.type):
                 _add_lists(spool, cells)
             else:
                 for number, value in enumerate(arrow_values(cells, bytes_are_texts=False), first):
                     spool.add_cell(value, f"{file}, row {number}")
             if text is not None:
-                texts += [_text(each, str(file), n) for n, each in enumerate(arrow_values(batch.column(text)), first)]
+                texts += [
+                    checked_text(each, str(file), n) for n, each in enumerate(arrow_values(batch.column(text)), first)
+                ]
     return texts
 
 
-def _is_list(kind: Any) -> bool:
+def is_vectors(kind: Any) -> bool:
+    """Tell whether a type of Arrow is that of lists of numbers."""
     from pyarrow import types
 
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     return is_list and (types.is_floating(kind.value_type) or types.is_integer(kind.value_type))
 
 
-def _add_lists(spool: _Spool, cells: Any) -> None:
+def _add_lists(spool: Spool, cells: Any) -> None:
     """Append an Arrow array of lists, one stretch of equal lengths after the other."""
     import pyarrow.compute as pc
 
@@ -168,7 +174,7 @@ def _add_lists(spool: _Spool, cells: Any) -> None:
         spool.add(np.asarray(flat, np.float32).reshape(end - start, int(lengths[start])))
 
 
-def _place(row: Row) -> str:
+def place(row: Row) -> str:
     return f"{row.file}, {'row' if row.file.endswith(('.parquet', '.json')) else 'line'} {row.line}"
 
 
@@ -179,13 +185,13 @@ def _usable(rows: Iterator[Row]) -> Iterator[Row]:
         if row.fault is not None or not isinstance(row.value, Mapping):
             raise DataError(
                 f"this row cannot be read: {row.fault or 'it has no columns'}",
-                where=_place(row),
+                where=place(row),
                 remedy="Each row has a text and a vector, under the names of their columns.",
             )
         yield row
 
 
-def _vector_column(rows: Sequence[Row], asked: str, text: str | None, where: str) -> str:
+def vector_column(rows: Sequence[Row], asked: str, text: str | None, where: str) -> str:
     """The column of the vectors: the one asked for, else the only one, numbers with fractions before whole ones."""
     cells: dict[str, Any] = {}
     for row in rows:
@@ -218,7 +224,9 @@ def _is_vector(value: Any) -> bool:
 def _missing(value: Any) -> bool:
     if isinstance(value, str):
         return value.strip().lower() in _NOTHING
-    return value is None or value == [] or (isinstance(value, float) and math.isnan(value))
+    if isinstance(value, list | np.ndarray):
+        return len(value) == 0
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _parsed(value: Any) -> Vector | None:
@@ -236,7 +244,9 @@ def _parsed(value: Any) -> Vector | None:
         if value[:1] + value[-1:] not in ("[]", "{}"):
             raise ValueError("it is another text")
         value = value[1:-1].replace(",", " ").split()
-    elif not isinstance(value, list) or any(isinstance(each, bool | str) for each in value):
+    elif isinstance(value, list) and any(isinstance(each, bool | str) for each in value):
+        raise TypeError("it has entries that are no numbers")
+    elif not isinstance(value, list | np.ndarray):
         raise TypeError(f"it is {type(value).__name__}, not a list of numbers")
     with np.errstate(over="ignore"):
         vector = np.asarray(value, np.float64).astype(np.float32)
@@ -245,7 +255,7 @@ def _parsed(value: Any) -> Vector | None:
     return vector
 
 
-def _text_column(rows: Sequence[Row], texts: Any, where: str) -> str | None:
+def text_column(rows: Sequence[Row], texts: Any, where: str) -> str | None:
     """The column of the texts; None where `texts` are elsewhere."""
     names = list(dict.fromkeys(str(name) for row in rows for name in row.value))
     if texts is None and "text" not in names:
@@ -258,7 +268,7 @@ def _text_column(rows: Sequence[Row], texts: Any, where: str) -> str | None:
     return None
 
 
-def _text(text: Any, file: str, number: int) -> str:
+def checked_text(text: Any, file: str, number: int) -> str:
     if isinstance(text, str):
         return text
     what = "no text" if text is None else f"{type(text).__name__} instead of a text"
@@ -271,7 +281,7 @@ def _batch_results(rows: Iterator[Row], file: Path, requests: Any) -> Iterator[R
     if not isinstance(requests, str | Path):
         raise DataError("these are results of a batch, which hold no texts", where=str(file), remedy=remedy)
     asked: dict[Any, Any] = {}
-    for row in _usable(read_file(Path(requests).expanduser(), None, _LONGEST)):
+    for row in _usable(read_file(Path(requests).expanduser(), None, LONGEST)):
         body = row.value.get("body")
         given = body.get("input") if isinstance(body, Mapping) else None
         asked[str(row.value.get("custom_id"))] = [given] if isinstance(given, str) else given
@@ -279,7 +289,7 @@ def _batch_results(rows: Iterator[Row], file: Path, requests: Any) -> Iterator[R
         texts = asked.get(str(row.value.get("custom_id")))
         if not isinstance(texts, list):
             told = f"no request has the custom_id {excerpt(row.value.get('custom_id'))} and texts"
-            raise DataError(told, where=_place(row), remedy=remedy)
+            raise DataError(told, where=place(row), remedy=remedy)
         response = row.value.get("response")
         body = response.get("body") if isinstance(response, Mapping) and response.get("status_code") == 200 else None
         data = body.get("data") if isinstance(body, Mapping) else None

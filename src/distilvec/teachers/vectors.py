@@ -1,4 +1,4 @@
-"""Vectors from elsewhere as a teacher: a .npy file, an array or the column of a table, found by the item's key."""
+"""Vectors from elsewhere as a teacher: of an array, a .npy file, a table or a database, found by the item's key."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ class VectorsTeacher(Teacher):
 
         Args:
             vectors: .npy file [n, D] (memory-mapped), .npz file of one array, array, or a table (.parquet, .jsonl, .csv
-                ...) with a column of lists or of texts "[0.1, 0.2]"; "file.parquet:column" names it.
+                ...) with a column of lists or of texts "[0.1, 0.2]"; "file.parquet:column" names it. Or a table in a
+                database, as `databases.address` reads it: "chroma:folder#docs".
             texts: .txt (one a line), .jsonl (strings, or objects with "text"), a list, or the name of the table's
-                text column (default "text").
+                text column (default "text"). Of a database the column, or a file with the columns id and text.
                 Of images: their paths or data URIs; of molecules: SMILES in any form.
             keys: uint8 [n, 16] as `content_keys` makes them, in place of texts.
             modality: of the items, as the corpus has it. An image or a molecule that cannot be read has no vector.
@@ -61,7 +62,8 @@ class VectorsTeacher(Teacher):
 
         Raises:
             DataError: a file is missing or not what it has to be, or rows and texts differ in number.
-            DistilvecError: neither texts nor keys are given, or both.
+            DistilvecError: neither texts nor keys are given, or both; an address holds a password.
+            EnvironmentProblem: a database does not answer, or its extra is missing.
         """
         if not isinstance(vectors, str | Path | np.ndarray):
             vectors = as_vectors(vectors, name)
