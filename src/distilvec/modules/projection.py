@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError, nearest
 
-__all__ = ["dense", "identity_map", "is_identity", "projection", "ridge_map", "validated_ridge"]
+__all__ = ["dense", "flattened", "identity_map", "is_identity", "projection", "ridge_map", "validated_ridge"]
 
 
 def identity_map(width: int) -> nn.Linear:
@@ -86,6 +86,25 @@ def ridge_map(source: Tensor, target: Tensor, ridge: float = 1e-2, present: Tens
     gram.diagonal().add_(ridge * trace / source.shape[1])
     weight = torch.linalg.solve(gram, inputs.mT @ outputs).mT.contiguous()
     return weight if source.dtype == torch.float64 else weight.float()
+
+
+@torch.no_grad()
+def flattened(weight: Tensor, power: float) -> Tensor:
+    """A map whose singular values are nearer to each other: each to this power, the same Frobenius norm.
+
+    A map that is fitted to lessons shrinks the directions that the student predicts badly, and most of what tells one
+    answer of a search from the next lies there.
+
+    Args:
+        weight: [D, d].
+        power: from 0, where all directions count alike, to 1, the map as it is.
+
+    >>> flattened(torch.diag(torch.tensor([3.0, 4.0])), 0.0).diagonal().round(decimals=3).tolist()
+    [3.536, 3.536]
+    """
+    left, values, right = torch.linalg.svd(weight.double(), full_matrices=False)
+    changed = values**power
+    return ((left * changed) @ right * (values.norm() / changed.norm())).to(weight.dtype)
 
 
 def _finite(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

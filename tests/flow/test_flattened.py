@@ -1,0 +1,96 @@
+"""The map into the teacher's space, as it is shipped: flatter than it was trained, where that loses no neighbours."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+
+from distilvec.corpus import Corpus
+from distilvec.flow.fit import MISSED, POWERS
+from distilvec.flow.run import train
+from distilvec.judging.agreement import likeness
+from distilvec.modules.projection import flattened
+from distilvec.recipe import Recipe
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4)])
+def test_flattening_keeps_directions_and_norm(shape: tuple[int, int]) -> None:
+    weight = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+    left, values, right = torch.linalg.svd(weight, full_matrices=False)
+    torch.testing.assert_close(flattened(weight, 1.0), weight)
+    for power in (0.0, 0.25, 0.5):
+        flat = flattened(weight, power)
+        assert flat.norm().item() == pytest.approx(weight.norm().item(), rel=1e-5)
+        expected = values**power / (values**power).norm() * values.norm()
+        torch.testing.assert_close(left.T @ flat @ right.T, torch.diag(expected), atol=1e-5, rtol=1e-5)
+
+
+def made(folder: Path, sentences: list[str], teacher: Path, count: int = 400, **method: Any) -> Recipe:
+    texts = [" ".join(text.split()[:8]) + f" {row}" for row, text in enumerate(sentences * 9)][:count]
+    (folder / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
+    return Recipe.build(
+        {
+            "corpus": {"path": str(folder / "texts.txt"), "holdout": 0.1},
+            "teachers": [{"name": "tiny", "model": str(teacher)}],
+            "student": {"shrink": {"of": "tiny", "layers": 1}, "space": "teacher"},
+            "method": {"name": "cosine", **method},
+            "training": {"epochs": 1, "batch_size": 16, "use_cpu": True},
+            "output": str(folder / "out"),
+        }
+    )
+
+
+def trained_and_shipped(out: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    last = max((out / "checkpoints").glob("checkpoint-*"), key=lambda each: int(each.name.rpartition("-")[2]))
+    shipped = SentenceTransformer(str(out / "student"), device="cpu")
+    dense = next(each for each in shipped if type(each).__name__ == "Dense")
+    return load_file(last / "model.safetensors")["method.heads.0.weight"], dense.linear.weight.detach()
+
+
+def test_a_map_is_as_flat_as_it_may_be(
+    tmp_path: Path, sentences: list[str], tiny_bert: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    recipe = made(tmp_path, sentences, tiny_bert)
+    train(recipe)
+    weight, shipped = trained_and_shipped(tmp_path / "out")
+
+    corpus = Corpus.open(tmp_path / "out/corpus")
+    texts = corpus.texts(corpus.train_rows)
+    teacher = SentenceTransformer(str(tiny_bert), device="cpu")
+    student = SentenceTransformer(str(tmp_path / "out/student"), device="cpu")
+    own = SentenceTransformer(
+        modules=[each for each in student if type(each).__name__ not in ("Dense", "Normalize")], device="cpu"
+    )
+    told, said = teacher.encode(texts), own.encode(texts)
+    found = {power: likeness(told, said @ flattened(weight, power).numpy().T)["neighbours"] for power in POWERS}
+    enough = max(found.values()) - MISSED
+    chosen = next(power for power in POWERS if torch.allclose(flattened(weight, power), shipped, atol=1e-5))
+    near = 2e-3  # the store is in float16
+    assert found[chosen] >= enough - near
+    assert all(found[power] < enough + near for power in POWERS if power < chosen)
+    told_so = "the map into the teacher's space is flattened" in caplog.text
+    assert told_so == (chosen < 1)
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_a_map_stays_as_it_was_trained(tmp_path: Path, sentences: list[str], tiny_bert: Path, few: bool) -> None:
+    """With too few texts to try it on, and where the teacher's lengths mean something."""
+    teacher = tiny_bert
+    if not few:
+        model = SentenceTransformer(str(tiny_bert), device="cpu")
+        bare = SentenceTransformer(
+            modules=[each for each in model if type(each).__name__ != "Normalize"], device="cpu"
+        )
+        teacher = tmp_path / "bare"
+        bare.save(str(teacher))
+    train(made(tmp_path, sentences, teacher, 60 if few else 400))
+    weight, shipped = trained_and_shipped(tmp_path / "out")
+    torch.testing.assert_close(shipped, weight)
