@@ -41,6 +41,7 @@ TABLE = {
     "mnrl": "distilvec.methods.mnrl:MNRL",
     "margin_mse": "distilvec.methods.margin_mse:MarginMSE",
     "score_kl": "distilvec.methods.score_kl:ScoreKL",
+    "score_bce": "distilvec.methods.score_bce:ScoreBCE",
     "sft": "distilvec.methods.sft:SFT",
     "uld": "distilvec.methods.tokens.uld:ULD",
     "mined": "distilvec.methods.tokens.mined:MinED",
