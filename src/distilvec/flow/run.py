@@ -149,7 +149,7 @@ def judge(prepared: Prepared, lessons: Lessons, trained: Trained, shipped: Shipp
     verdict: Verdict = prepared.corpus.kind.judge(
         prepared.recipe,
         prepared.corpus,
-        lessons.taught,
+        lessons,
         prepared.tasks,
         held_out(prepared.corpus, lessons.first),
         (shipped.untrained, shipped.student),

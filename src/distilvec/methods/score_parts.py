@@ -47,7 +47,7 @@ class ScoreMethod(Method):
     def __init__(self, options: Options | None = None) -> None:
         super().__init__(options)
         self.register_buffer("scale", torch.tensor(1.0))
-        self.form = NUMBER
+        self.form: str = self.options.similarity
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         return Needs(sentence=False, coupled=True, companions=None, scores=True)

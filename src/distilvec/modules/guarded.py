@@ -109,7 +109,7 @@ def open_judge(source: str, **arguments: Any) -> CrossEncoder:
         return CrossEncoder(source, activation_fn=Identity(), **arguments)
 
 
-def open_ranker(folder: str | Path, max_length: int | None = None, trust_remote_code: bool = False) -> Any:
+def open_ranker(folder: str | Path, *, trust_remote_code: bool = False) -> Any:
     """A folder that was checked as a `Ranker`; an encoder without a head gets one of random weights."""
     from distilvec.modules.ranker import Ranker
 
@@ -118,7 +118,6 @@ def open_ranker(folder: str | Path, max_length: int | None = None, trust_remote_
         return Ranker(
             str(folder),
             transformer_task="sequence-classification",
-            max_seq_length=max_length,
             model_kwargs={**plain, "use_safetensors": True, "dtype": "float32"},
             processor_kwargs=dict(plain),
             config_kwargs={**plain, "num_labels": 1},

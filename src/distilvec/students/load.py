@@ -12,7 +12,15 @@ from torch import nn
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer, parameters
 from distilvec.modules.opening import locate, open_model
-from distilvec.modules.pipeline import PoolingChoice, read_plainly, reads_texts, set_length, set_pooling, token_limit, width_of
+from distilvec.modules.pipeline import (
+    PoolingChoice,
+    read_plainly,
+    reads_texts,
+    set_length,
+    set_pooling,
+    token_limit,
+    width_of,
+)
 from distilvec.modules.vision import is_vision
 
 if TYPE_CHECKING:
