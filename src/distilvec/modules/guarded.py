@@ -111,10 +111,14 @@ def open_judge(source: str, **arguments: Any) -> CrossEncoder:
 
 def open_ranker(folder: str | Path, *, trust_remote_code: bool = False) -> Any:
     """A folder that was checked as a `Ranker`; an encoder without a head gets one of random weights."""
+    from transformers.utils import logging
+
     from distilvec.modules.ranker import Ranker
 
-    plain = {"trust_remote_code": trust_remote_code}
-    with no_questions(), nothing_made_up(folder, but_the_head=True):
+    plain, level = {"trust_remote_code": trust_remote_code}, logging.get_verbosity()
+    logging.set_verbosity_error()  # that a head is new is meant, and no report in a run
+    with contextlib.ExitStack() as after, no_questions(), nothing_made_up(folder, but_the_head=True):
+        after.callback(logging.set_verbosity, level)
         return Ranker(
             str(folder),
             transformer_task="sequence-classification",

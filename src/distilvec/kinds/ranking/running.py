@@ -81,6 +81,9 @@ def ranking_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) 
     """
     tasks: list[JudgingTask] = []
     for task in named:
+        if isinstance(task, RerankingTask):  # a comparison has asked already
+            tasks.append(task)
+            continue
         if not isinstance(task, RetrievalTask):
             raise DistilvecError(
                 f"it asks for vectors ({task.kind}), and the student is a cross-encoder",

@@ -73,7 +73,7 @@ def _check_kind(folder: Path, name: str) -> None:
     config: Any = read_json(folder / "config.json")
     kinds = [str(kind) for kind in config.get("architectures") or []]
     classes = config.get("id2label") or {}
-    if any(kind.endswith("ForCausalLM") for kind in kinds):
+    if any(kind.endswith(("ForCausalLM", "LMHeadModel")) for kind in kinds):
         what = "this model writes, and a cross-encoder is an encoder with a head"
     elif any(kind.endswith("ForSequenceClassification") for kind in kinds) and len(classes) != 1:
         what = f"this model has a head for {len(classes) or 2} classes, and a cross-encoder says one number"
