@@ -207,7 +207,7 @@ ONE_TERM_PER_TEACHER = over(
 
 def about_teacher(terms: dict[str, Any]) -> dict[str, Any]:
     """The terms that say something of a teacher."""
-    own = ("simcse", "lasd", "ranking", "margin", "listwise", "diversity", "gate")
+    own = ("simcse", "lasd", "ranking", "margin", "listwise", "answers", "diversity", "gate")
     return {name: term for name, term in terms.items() if not re.split("[@:]", name)[0].startswith(own)}
 
 

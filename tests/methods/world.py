@@ -116,7 +116,7 @@ class World:
 
     def doubled(self) -> World:
         """The same world with its teacher twice."""
-        other = World(2, classes=self.student.classes, regression=self.student.regression)
+        other = World(2, classes=self.student.classes, regression=self.student.regression, ranks=self.student.ranks)
         other.encoder.load_state_dict(self.encoder.state_dict())
         other.inputs, other.keys, other.labels = self.inputs, self.keys, self.labels
         for name in ("readers", "theirs", "vectors", "logits"):
