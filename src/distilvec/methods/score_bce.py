@@ -33,7 +33,7 @@ class ScoreBCE(Method):
 
     name = "score_bce"
     summary = "a scorer's answer to whether a document is right, for a student that is a cross-encoder"
-    paper = "Hinton et al. 2015, Distilling the knowledge in a neural network (arXiv:1503.02531)"
+    paper = "Hinton et al. 2015, Distilling the knowledge in a neural network, with two classes"
     needs_teacher = False
     trains_on_pairs = ranks = True
 
