@@ -23,7 +23,7 @@ from distilvec import plain_yaml
 from distilvec.choosing.dry_run import plan
 from distilvec.errors import DistilvecError
 from distilvec.flow.compare import compare
-from distilvec.flow.run import Run, run, train
+from distilvec.flow.run import Run, run
 from distilvec.judging import RetrievalTask
 from distilvec.judging.reranking import RerankingTask, as_found
 from distilvec.kinds.ranking.students import load_ranker
@@ -36,7 +36,7 @@ from distilvec.training.checkpoint import newest_checkpoint
 
 QUERIES = 80
 ALIKE = [{"text1": "a", "text2": "b", "label": 1}, {"text1": "c", "text2": "d", "label": 0}]
-PAIRS = [("what is rain", "water that falls"), ("who sings", "birds do"), ("a", "b")]
+PAIRS = [("what is rain", "water that falls"), ("who sings", "birds do " * 90), ("a", "b")]  # one is too long
 
 
 def rows() -> list[dict[str, Any]]:
@@ -88,17 +88,18 @@ def test_the_student_learns_the_order_of_the_scorer(done: Run, tiny_bert: Path) 
 
 
 LOADING = """
-import sys
+import json, sys
 sys.modules["distilvec"] = None  # importing it fails
 from sentence_transformers import CrossEncoder
 model = CrossEncoder(sys.argv[1], device="cpu")
-print(model.predict([("what is rain", "water that falls"), ("who sings", "birds do"), ("a", "b")]).tolist())
+print(model.predict(json.loads(sys.argv[2])).tolist())
 """
 
 
 def test_the_shipped_folder_loads_as_a_cross_encoder_without_distilvec(done: Run) -> None:
     folder = str(done.folder / "student")
-    found = subprocess.run([sys.executable, "-c", LOADING, folder], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", LOADING, folder, json.dumps(PAIRS)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
     told = json.loads(found.stdout.splitlines()[-1])
     np.testing.assert_allclose(told, done.student.predict(PAIRS), atol=1e-5)  # type: ignore[operator]
     np.testing.assert_allclose(told, score_pairs(load_scorer(model=folder, device="cpu"), PAIRS), atol=1e-5)
@@ -111,7 +112,11 @@ def test_what_ships_is_what_was_trained(tiny_bert: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr(
         students, "as_cross_encoder", lambda student: trained.append(student) or as_cross_encoder(student)
     )
-    done = run(Recipe.build(recipe(tmp_path, tiny_bert, training={"max_steps": 2}, judging={"agreement": False})))
+    done = run(
+        Recipe.build(
+            recipe(tmp_path, tiny_bert, training={"max_steps": 2, "mini_batch_size": 5}, judging={"agreement": False})
+        )
+    )
     features = trained[0].preprocess(PAIRS)
     with torch.no_grad():
         numbers = trained[0].eval()(features)["sentence_embedding"][:, 0]
@@ -176,8 +181,8 @@ def test_a_killed_training_is_resumed(tmp_path: Path, tiny_bert: Path) -> None:
         process.send_signal(signal.SIGKILL)
     assert newest_checkpoint(tmp_path / "killed" / "checkpoints") is not None
     assert not (tmp_path / "killed" / "student").exists()
-    train(Recipe.build(made), resume=True)
-    train(Recipe.build(made | {"output": str(tmp_path / "whole")}))
+    for changes in (["--resume"], ["--set", f"output={tmp_path / 'whole'}"]):
+        subprocess.run([*command, *changes], env=environment, cwd=tmp_path, check=True, capture_output=True)
     weights = [(tmp_path / name / "student" / "model.safetensors").read_bytes() for name in ("killed", "whole")]
     assert weights[0] == weights[1]
 

@@ -14,7 +14,7 @@ class Ranking(Text):
     """Pairs or triplets of a query with its documents, for a student that is a cross-encoder."""
 
     row = "cross-encoder"
-    sample = 1024  # nothing starts from the student's numbers
+    sample = 64  # nothing starts from the student's numbers
     embeds = neighbours = False
     ranks = True
     tuned_by = "the order of held-out queries' documents"

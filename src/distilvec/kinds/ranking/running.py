@@ -39,38 +39,27 @@ def check_ranking(recipe: Recipe, command: str) -> None:
     """
     if command == "mine":
         return
-    if command in ("plan", "scale"):
-        raise _refused("student.cross_encoder", f"{command} goes by vectors of texts, and a cross-encoder has none")
-    if not recipe.scorers:
-        raise _refused(
-            "scorers",
-            "a cross-encoder learns from scores, and there is no scorer",
-            "Name one: a larger cross-encoder, a function, or a table of scores.",
-        )
-    if recipe.teachers:
-        raise _refused("teachers", "a cross-encoder learns from scorers alone", "Leave the teachers out.")
-    if recipe.task is not None:
-        raise _refused("task", "a cross-encoder learns from scorers, without labels", "Leave the task out.")
-    if not isinstance(given(recipe.corpus, "corpus").text, list):
-        raise _refused(
-            "corpus.text",
-            "a cross-encoder reads queries with documents, and the corpus has single texts",
-            "Name the columns of query, document and negatives: text: [query, document, negative_1].",
-        )
-    if recipe.training.evaluate_every is not None:
-        raise _refused(
-            "training.evaluate_every", "a cross-encoder is judged at the end, not while it trains", "Leave it out."
-        )
-    if recipe.judging.compression:
-        raise _refused("judging.compression", "a cross-encoder has no vectors to compress", "Leave it out.")
+    single = not isinstance(given(recipe.corpus, "corpus").text, list)
+    table = "Name one: a larger cross-encoder, a function, or a table of scores."
+    columns = "Name the columns of query, document and negatives: text: [query, document, negative_1]."
+    refused: list[tuple[object, str, str, str]] = [
+        (command in ("plan", "scale"), "student.cross_encoder", f"{command} goes by vectors, and it has none", ""),
+        (not recipe.scorers, "scorers", "it learns from scores, and there is no scorer", table),
+        (recipe.teachers, "teachers", "it learns from scorers alone", ""),
+        (recipe.task, "task", "it learns from scorers, without labels", ""),
+        (single, "corpus.text", "it reads queries with documents, and the corpus has single texts", columns),
+        (recipe.training.evaluate_every, "training.evaluate_every", "it is judged at the end alone", ""),
+        (recipe.judging.compression, "judging.compression", "it has no vectors to compress", ""),
+    ]
+    for wrong, key, why, remedy in refused:
+        if wrong:
+            raise DistilvecError(
+                f"the student is a cross-encoder: {why}", where=key, remedy=remedy or f"Leave {key} out."
+            )
     if not recipe.method.is_open and not recipe.method.build().ranks:
         able = ", ".join(name for name in TABLE if resolve(name).ranks)
         what = f'method "{recipe.method.name}" teaches embedders, and the student is a cross-encoder'
-        raise _refused("method.name", what, f"Choose one of {able}.")
-
-
-def _refused(key: str, what: str, remedy: str | None = None) -> DistilvecError:
-    return DistilvecError(what, where=key, remedy=remedy or "Leave student.cross_encoder out.")
+        raise DistilvecError(what, where="method.name", remedy=f"Choose one of {able}.")
 
 
 def ranking_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) -> list[JudgingTask]:
@@ -81,18 +70,14 @@ def ranking_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) 
     """
     tasks: list[JudgingTask] = []
     for task in named:
-        if isinstance(task, RerankingTask):  # a comparison has asked already
-            tasks.append(task)
-            continue
-        if not isinstance(task, RetrievalTask):
+        if not isinstance(task, RetrievalTask | RerankingTask) or task.kind == "neighbours":
             raise DistilvecError(
                 f"it asks for vectors ({task.kind}), and the student is a cross-encoder",
                 where=f"task {task.name}",
                 remedy="Name tasks of kind retrieval, whose first documents are put into order.",
             )
-        tasks.append(RerankingTask(task))
-    made = None if tasks else held_out_task(corpus)
-    return tasks or ([] if made is None else [made])
+        tasks.append(RerankingTask(task) if isinstance(task, RetrievalTask) else task)
+    return tasks or [task for task in [held_out_task(corpus)] if task is not None]
 
 
 def held_out_task(corpus: Corpus) -> RerankingTask | None:

@@ -46,17 +46,14 @@ class Reranking(Data):
         return cls(scores=rows) if rows else None
 
     def blocks(self) -> list[Block]:
-        tasks = list(dict.fromkeys(each.task for each in self.scores))
+        known = {each.task: each for each in self.scores}
         rows: list[list[str | Cell]] = [
             [each.task, each.model, score_cell(each.ndcg), score_cell(each.mrr), number(each.milliseconds)]
-            for task in tasks
-            for each in self.scores
-            if each.task == task
+            for each in sorted(self.scores, key=lambda one: list(known).index(one.task))
         ]
-        known = {each.task: each for each in self.scores}
         notes = [
-            f"{name}: the first {one.depth} documents that {one.first} finds for each query are put into order. Of the "
+            f"{task}: the first {one.depth} documents that {one.first} finds for each query are put into order. Of the "
             f"right documents {points(one.found)} % are among them; the others are out of reach for every model."
-            for name, one in known.items()
+            for task, one in known.items()
         ]
         return [table(["task", "order by", "nDCG@10", "MRR@10", "ms per query"], rows, *notes, title="Reranking")]
