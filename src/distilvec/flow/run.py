@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 @dataclass(repr=False)
 class Run(Shown):
-    """The results of a run: the folder, the student as it ships, and the record behind the report."""
+    """The results of a run: the folder, the student as it ships, and the record behind the report.
+
+    A student that ranks is a `CrossEncoder`.
+    """
 
     folder: Path
     student: SentenceTransformer

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DataError
-from distilvec.judging.encoder import Encode, is_sentence_transformer
+from distilvec.judging.encoder import CachedEncoder, Encode, is_sentence_transformer
 from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.scores import Outputs, Score
 from distilvec.judging.tasks import JudgingTask
@@ -54,10 +54,11 @@ class RerankingTask(JudgingTask):
     @cached_property
     def _found(self) -> tuple[str, Rows]:
         """The search, and the rows of the first documents [queries, <= depth]; -1 = no more."""
-        rows = self.search.found_by_bm25()
-        if rows is not None:
-            return "BM25", rows[:, : self.depth]
-        return "tf-idf", found_by_tfidf(self.search.queries, self.search.documents, self.depth)
+        name, rows = "BM25", self.search.found_by_bm25()
+        if rows is None:
+            found = found_by_tfidf(self.search.queries, self.search.documents, self.depth + 1)
+            name, rows = "tf-idf", self.search.without_own(found)
+        return name, rows[:, : self.depth]
 
     @cached_property
     def pairs(self) -> list[tuple[str, str]]:
@@ -104,7 +105,7 @@ def pair_numbers(encode: Any, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[n
     Raises:
         DataError: a number that is not finite.
     """
-    model = encode.model if hasattr(encode, "apart") else encode
+    model = encode.model if isinstance(encode, CachedEncoder) else encode
     if is_sentence_transformer(model):
         from distilvec.modules.ranker import as_cross_encoder
 
