@@ -87,13 +87,18 @@ class RerankingTask(JudgingTask):
             "first": self.first,
             "depth": self.depth,
             "pairs": len(self.pairs),
-            "milliseconds": 1000 * seconds / len(rows),
+            "milliseconds": 1000 * seconds / len(rows) if is_network(encode) else None,
         }
         return self._scored(Outputs("ndcg@10", self._truth(), figures["ndcg@10"].astype(np.float32)), details)
 
     def _truth(self) -> npt.NDArray[Any]:
         """[queries], what pairs only scores of the same queries."""
         return np.zeros(len(self.search.queries), dtype=np.int8)
+
+
+def is_network(encode: Any) -> bool:
+    """Tell whether a model computes its numbers anew, so that its time says something."""
+    return hasattr(encode.model if isinstance(encode, CachedEncoder) else encode, "parameters")
 
 
 def pair_numbers(encode: Any, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.float64]:
