@@ -75,7 +75,7 @@ def settings_of(recipe: Recipe, *left_out: str) -> dict[str, Any]:
     """
     found: dict[str, Any] = recipe.model_dump(mode="json", exclude={"output", "cache", *left_out})
     found["training"].pop("use_cpu", None)
-    younger = ("optimizer", "muon"), ("corpus", "made"), ("corpus", "parts")
+    younger = ("optimizer", "muon"), ("corpus", "made"), ("corpus", "parts"), ("student", "cross_encoder")
     for section, key in younger:  # than most records
         if found.get(section) and not found[section][key]:
             del found[section][key]

@@ -6,7 +6,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -86,9 +85,7 @@ def test_a_map_stays_as_it_was_trained(tmp_path: Path, sentences: list[str], tin
     teacher = tiny_bert
     if not few:
         model = SentenceTransformer(str(tiny_bert), device="cpu")
-        bare = SentenceTransformer(
-            modules=[each for each in model if type(each).__name__ != "Normalize"], device="cpu"
-        )
+        bare = SentenceTransformer(modules=[each for each in model if type(each).__name__ != "Normalize"], device="cpu")
         teacher = tmp_path / "bare"
         bare.save(str(teacher))
     train(made(tmp_path, sentences, teacher, 60 if few else 400))

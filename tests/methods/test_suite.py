@@ -23,7 +23,8 @@ from distilvec.teachers.signals import TeacherSignals
 
 
 class Case(NamedTuple):
-    """A method in one form, and the task it stands beside: none, "classes" or "regression"."""
+    """A method in one form, and the task it stands beside: none, "classes" or "regression"; "ranks" is no task, but a
+    student that is a cross-encoder."""
 
     name: str
     options: dict[str, Any] = {}
@@ -33,7 +34,10 @@ class Case(NamedTuple):
 
     def world(self, teachers: int = 1) -> World:
         return World(
-            teachers, classes=CLASSES if self.task == "classes" else None, regression=self.task == "regression"
+            teachers,
+            classes=CLASSES if self.task == "classes" else None,
+            regression=self.task == "regression",
+            ranks=self.task == "ranks",
         )
 
     def method(self, world: World) -> Method:
@@ -122,6 +126,10 @@ CASES = [
     Case("margin_mse", {"preset": "paper"}, [4]),
     Case("score_kl"),
     Case("score_kl", {"raw": True}),
+    Case("margin_mse", task="ranks"),
+    Case("score_kl", task="ranks"),
+    Case("score_bce", task="ranks"),
+    Case("margin_mse", task="ranks", more=[{"name": "score_bce", "weight": 2.0}]),
     Case("cosine", more=[{"name": "score_kl", "weight": 0.5}]),
     Case("talas", {"preset": "paper"}, more=[{"name": "relational"}, {"name": "cosine", "weight": 2.0}]),
     Case(
@@ -199,7 +207,7 @@ ONE_TERM_PER_TEACHER = over(
 
 def about_teacher(terms: dict[str, Any]) -> dict[str, Any]:
     """The terms that say something of a teacher."""
-    own = ("simcse", "lasd", "ranking", "margin", "listwise", "diversity", "gate")
+    own = ("simcse", "lasd", "ranking", "margin", "listwise", "answers", "diversity", "gate")
     return {name: term for name, term in terms.items() if not re.split("[@:]", name)[0].startswith(own)}
 
 

@@ -119,6 +119,7 @@ def test_the_list_says_what_each_method_needs() -> None:
     assert "needs token states, attention;" in needs["emo"]
     assert "needs class logits and a classification task;" in needs["uld"]
     assert "needs no teacher and a task;" in needs["sft"]
+    assert "needs scores but pairs or triplets and a cross-encoder for a student;" in needs.pop("score_bce")
     inside = {name for name in available() if resolve(name).inside} | {"simcse", "mnrl", "sft"}
     for name in ("margin_mse", "score_kl"):
         assert "needs scores but pairs or triplets;" in needs.pop(name)

@@ -57,6 +57,7 @@ class World:
         same: whether the teacher is the student itself.
         causal: whether teachers see only what stands before.
         classes, regression: the task, where there is one.
+        ranks: whether the student is a cross-encoder, whose number is the first of its vector.
         width, depth, items: of the student, and how many items there are.
     """
 
@@ -68,6 +69,7 @@ class World:
         causal: bool = False,
         classes: int | None = None,
         regression: bool = False,
+        ranks: bool = False,
         width: int = 12,
         depth: int = 4,
         items: int = 64,
@@ -76,7 +78,7 @@ class World:
         torch.manual_seed(5)
         self.width, self.depth, self.items, self.same, self.causal = width, depth, items, same, causal
         self.encoder, self.head = Encoder(width, depth), nn.Linear(width, CLASSES)
-        self.student = StudentInfo("toy", width, depth, width, classes=classes, regression=regression)
+        self.student = StudentInfo("toy", width, depth, width, classes=classes, regression=regression, ranks=ranks)
         self.lengths = torch.randint(4, 25, (items,), generator=draw).tolist()
         self.inputs = [torch.randn(n + 2, width, generator=draw) for n in self.lengths]
         self.keys = torch.randint(0, 256, (items, 16), generator=draw, dtype=torch.uint8)
@@ -114,7 +116,7 @@ class World:
 
     def doubled(self) -> World:
         """The same world with its teacher twice."""
-        other = World(2, classes=self.student.classes, regression=self.student.regression)
+        other = World(2, classes=self.student.classes, regression=self.student.regression, ranks=self.student.ranks)
         other.encoder.load_state_dict(self.encoder.state_dict())
         other.inputs, other.keys, other.labels = self.inputs, self.keys, self.labels
         for name in ("readers", "theirs", "vectors", "logits"):

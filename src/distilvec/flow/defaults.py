@@ -160,7 +160,7 @@ def _method(recipe: Recipe, section: dict[str, Any], row: Default, texts: int) -
     given = recipe.method.entries
     if not recipe.method.is_open:
         return given
-    if not recipe.teachers:
+    if not recipe.teachers and build_methods(row.method).needs_teacher:
         pairs = recipe.corpus is not None and not isinstance(recipe.corpus.text, str)
         name = "score_kl" if recipe.scorers else "sft" if recipe.task is not None else "mnrl" if pairs else "simcse"
         entries: list[dict[str, Any]] = [{"name": name}]

@@ -44,6 +44,7 @@ PLAN = "plan.json"
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from distilvec.flow.lessons import Lessons
     from distilvec.modules.task_head import TaskHead
     from distilvec.tasks.base import Task
     from distilvec.tasks.examples import Examples
@@ -155,7 +156,7 @@ def predictor_of(teacher: Teacher) -> Predictor:
 def judge_all(
     recipe: Recipe,
     corpus: Corpus,
-    taught: Sequence[Taught],
+    lessons: Lessons,
     tasks: Sequence[JudgingTask],
     held_out: HeldOut,
     students: tuple[SentenceTransformer, SentenceTransformer],
@@ -168,8 +169,8 @@ def judge_all(
         students: before training, and as it ships.
     """
     untrained, shipped = students
-    start, first = CachedEncoder(untrained), taught[0] if taught else None
-    encoders = [(each, each.encoder(corpus.modality)) for each in taught]
+    start, first = CachedEncoder(untrained), lessons.first
+    encoders = [(each, each.encoder(corpus.modality)) for each in lessons.taught]
     models: dict[str, Any] = {encoder.name: encoder for each, encoder in encoders if knows_tasks(each, encoder, tasks)}
     models[UNTRAINED] = start
     if fitted.free_map:

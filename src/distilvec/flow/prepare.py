@@ -58,9 +58,9 @@ def require(recipe: Recipe, command: str) -> None:
     for key in REQUIRED[command]:
         first, _, other = key.partition(" or ")
         given(getattr(recipe, first) or (getattr(recipe, other) if other else None) or None, key)
+    recipe.kind.check_recipe(recipe, command)
     if recipe.method.is_open:
         return
-    recipe.kind.check_recipe(recipe, command)
     trains = "teachers or student" in REQUIRED[command]
     if trains and fresh_method(recipe).needs_teacher and not recipe.teachers:
         raise DistilvecError(
@@ -83,7 +83,7 @@ def open_corpus(recipe: Recipe) -> Corpus:
     # Of several processes the first prepares it, the others find it; and no other recipe's moves in meanwhile.
     with locked(recipe.place / "corpus.lock", wait=True):
         corpus = read_corpus(section.source, recipe.place / "corpus", **options)
-    return corpus if task is None or task.items is None else corpus.taken_as(find_kind(task.items))
+    return corpus if recipe.items is None else corpus.taken_as(find_kind(recipe.items))
 
 
 def separator_of(recipe: Recipe) -> str | None:

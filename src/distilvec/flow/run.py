@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 @dataclass(repr=False)
 class Run(Shown):
-    """The results of a run: the folder, the student as it ships, and the record behind the report."""
+    """The results of a run: the folder, the student as it ships, and the record behind the report.
+
+    A student that ranks is a `CrossEncoder`.
+    """
 
     folder: Path
     student: SentenceTransformer
@@ -149,7 +152,7 @@ def judge(prepared: Prepared, lessons: Lessons, trained: Trained, shipped: Shipp
     verdict: Verdict = prepared.corpus.kind.judge(
         prepared.recipe,
         prepared.corpus,
-        lessons.taught,
+        lessons,
         prepared.tasks,
         held_out(prepared.corpus, lessons.first),
         (shipped.untrained, shipped.student),

@@ -120,7 +120,7 @@ def _probe(name: str, corpus: Corpus, codes: np.ndarray, names: list[str] | None
 
 
 def _pair_tasks(corpus: Corpus, task: str | None) -> list[JudgingTask | None]:
-    anchors, positives = _held_out_pairs(corpus)
+    anchors, positives = held_out_pairs(corpus)
     if len(anchors) < FEWEST:
         return []
     left, right = corpus.texts(anchors), corpus.texts(positives)
@@ -161,7 +161,7 @@ def _codes(labels: np.ndarray, task: str | None) -> bool:
     return few or task == "pairs"
 
 
-def _held_out_pairs(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
+def held_out_pairs(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
     """Rows of the anchors and of their (first) positives among the held-out groups."""
     rows = np.asarray(corpus.holdout_rows)
     assert corpus.groups is not None and corpus.roles is not None

@@ -112,6 +112,6 @@ class NeighbourTask(RetrievalTask):
         documents, queries = (
             unit(side(teacher, kind)(texts)) for kind, texts in (("document", self.documents), ("query", self.queries))
         )
-        first = self._others(top_rows(queries, documents, self._depth))[:, : self.depth]
+        first = self.without_own(top_rows(queries, documents, self._depth))[:, : self.depth]
         self.relevance = [{int(row): 1.0 for row in nearest if row >= 0} for nearest in first]
         self._bm25, self._settled = None, True

@@ -113,7 +113,7 @@ class RetrievalTask(JudgingTask):
     def score(self, encode: Encode) -> Score:
         documents = unit(side(encode, "document")(self.documents))
         queries = unit(side(encode, "query")(self.queries))
-        values = self._judge(self._others(top_rows(queries, documents, self._depth)))
+        values = self.figures(self.without_own(top_rows(queries, documents, self._depth)))
         details: dict[str, Any] = {key: float(column.mean()) for key, column in values.items() if key != "ndcg@10"}
         details |= {"documents": len(self.documents), "queries_without_answer": self.unjudged, **self.facts}
         details["bm25"] = self.bm25()
@@ -127,30 +127,38 @@ class RetrievalTask(JudgingTask):
         return np.zeros(len(self.queries), dtype=np.int8)
 
     def bm25(self) -> dict[str, float] | None:
-        """The same figures for BM25 (bm25s: Lucene's variant, k1 1.5, b 0.75, English stop words), or None.
-
-        None where bm25s is not installed. Computed once.
-        """
-        if self._bm25 is None and importlib.util.find_spec("bm25s") is not None:
-            bm25s = _bm25s()
-            index = bm25s.BM25()
-            tokens = bm25s.tokenize(self.documents, stopwords="en", show_progress=False)
-            depth = min(self._depth, len(self.documents))
-            ranked = np.full((len(self.queries), depth), -1)
-            if any(len(each) for each in tokens.ids):  # single characters and stop words are no words to it
-                index.index(tokens, show_progress=False)
-                asked = bm25s.tokenize(self.queries, stopwords="en", show_progress=False)
-                rows, scores = index.retrieve(asked, k=depth, show_progress=False, backend_selection="numpy")
-                ranked = np.where(np.asarray(scores) > 0, np.asarray(rows), -1)  # score 0: no word in common
-            self._bm25 = {key: float(column.mean()) for key, column in self._judge(self._others(ranked)).items()}
+        """The same figures for BM25, or None; computed once."""
+        ranked = self.found_by_bm25() if self._bm25 is None else None
+        if ranked is not None:
+            self._bm25 = {key: float(column.mean()) for key, column in self.figures(ranked).items()}
         return self._bm25
+
+    def found_by_bm25(self) -> npt.NDArray[Any] | None:
+        """Rows of documents by BM25 (bm25s: Lucene's variant, k1 1.5, b 0.75, English stop words), best first.
+
+        Returns:
+            [queries, at most DEPTH], -1 = no further one has a word in common; None where bm25s is not installed.
+        """
+        if importlib.util.find_spec("bm25s") is None:
+            return None
+        bm25s = _bm25s()
+        index = bm25s.BM25()
+        tokens = bm25s.tokenize(self.documents, stopwords="en", show_progress=False)
+        depth = min(self._depth, len(self.documents))
+        ranked = np.full((len(self.queries), depth), -1)
+        if any(len(each) for each in tokens.ids):  # single characters and stop words are no words to it
+            index.index(tokens, show_progress=False)
+            asked = bm25s.tokenize(self.queries, stopwords="en", show_progress=False)
+            rows, scores = index.retrieve(asked, k=depth, show_progress=False, backend_selection="numpy")
+            ranked = np.where(np.asarray(scores) > 0, np.asarray(rows), -1)  # score 0: no word in common
+        return self.without_own(ranked)
 
     @property
     def _depth(self) -> int:
         """The number of documents to look up, so that `DEPTH` are left without the query itself."""
         return DEPTH + (self.own is not None)
 
-    def _others(self, ranked: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def without_own(self, ranked: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Ranked rows [queries, k] -> [queries, at most DEPTH] without the query itself."""
         if self.own is None:
             return ranked
@@ -159,7 +167,7 @@ class RetrievalTask(JudgingTask):
         moved = np.take_along_axis(np.where(itself, -1, ranked), order, axis=1)
         return moved[:, :DEPTH]
 
-    def _judge(self, ranked: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.float64]]:
+    def figures(self, ranked: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.float64]]:
         """Per-query figures of ranked document rows [queries, <= DEPTH]; -1 = nothing."""
         gains = np.array(
             [[wanted.get(int(d), 0.0) for d in row] for wanted, row in zip(self.relevance, ranked, strict=True)]

@@ -22,6 +22,7 @@ TABLE = {
     "image": "distilvec.kinds.image:Image",
     "molecule": "distilvec.kinds.molecule:Molecule",
     "writing": "distilvec.kinds.writing:Writing",
+    "ranking": "distilvec.kinds.ranking:Ranking",
 }
 #: Section of the student -> what makes a network with random weights of it.
 NETWORKS = {
@@ -69,6 +70,7 @@ class Kind:
         sizes: what to do where `plan` has no candidates to measure; None = it has some.
 
         embeds: students are judged by their vectors, and compared with the teacher by them.
+        writes, ranks: what students are that do not embed: causal language models, or cross-encoders.
         neighbours: methods may be compared by the teacher's nearest neighbours of held-out items.
         tuned_by: what a comparison chooses learning rates by.
     """
@@ -99,6 +101,8 @@ class Kind:
     sizes: ClassVar[str | None] = None
 
     embeds: ClassVar[bool] = True
+    writes: ClassVar[bool] = False
+    ranks: ClassVar[bool] = False
     neighbours: ClassVar[bool] = False
     tuned_by: ClassVar[str] = "held-out agreement"
 
@@ -113,7 +117,7 @@ class Kind:
     quality = Late("distilvec.flow.bench:quality")  # (corpus, lessons)
     ship = Late("distilvec.flow.fit:ship_student")  # (prepared, lessons, trained, folder)
     open_shipped = Late("distilvec.flow.fit:open_shipped")  # (recipe, folder)
-    judge = Late("distilvec.flow.judge:judge_all")  # (recipe, corpus, taught, tasks, held_out, students, fitted)
+    judge = Late("distilvec.flow.judge:judge_all")  # (recipe, corpus, lessons, tasks, held_out, students, fitted)
 
     def check_recipe(self, recipe: Any, command: str) -> None:
         """Refuse what a recipe asks for and students of this kind cannot do, before anything is read.

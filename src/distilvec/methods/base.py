@@ -200,6 +200,7 @@ class Method(nn.Module):
         needs_teacher: False where it learns nothing from a teacher, so that a recipe need not name one.
         inside: whether it may ask the teachers for more than sentence vectors; without, they are not asked.
         writes: whether it can teach a student that writes.
+        ranks: whether it can teach a student that is a cross-encoder.
         lookup: (teacher index, keys uint8 [n, 16]) -> [n, D] sentence vectors; set before training where the
             signals come from stores, so that a method can keep keys instead of vectors.
     """
@@ -214,6 +215,7 @@ class Method(nn.Module):
     prefixes: tuple[int, ...] = ()
     inside: bool = False
     writes: bool = False
+    ranks: bool = False
     lookup: Callable[[int, Tensor], Tensor] | None = None
 
     def __init__(self, options: BaseOptions | None = None) -> None:

@@ -97,6 +97,7 @@ class Combined(Holder):
         self.paper = "; ".join(method.paper for method in methods)  # type: ignore[misc]
         self.inside = any(method.inside for method in methods)
         self.writes = all(method.writes for method in methods)
+        self.ranks = all(method.ranks for method in methods)
         self.needs_teacher = any(method.needs_teacher for method in methods)
         self.trains_on_pairs = any(method.trains_on_pairs for method in methods)
         self.implied_space = methods[0].implied_space

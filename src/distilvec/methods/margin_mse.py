@@ -2,8 +2,9 @@
 
     L = mean over triplets (q, p, n) of ((s'(q, p) - s'(q, n)) - a (s(q, p) - s(q, n)))²
 
-s' is the student's cosine (or dot product), s the scorer's number. The factor a brings the scores' deviation within a
-query to that of the untrained student's similarities, once, on a sample; with `raw` it is 1.
+s' is the student's cosine (or dot product), s the scorer's number. Of a cross-encoder s' is its number, and a = 1. Of
+any other student the factor a brings the scores' deviation within a query to that of the untrained student's
+similarities, once, on a sample; with `raw` it is 1.
 
 Source: Hofstätter et al. 2020 (arXiv:2010.02666), Margin-MSE, where s' is the dot product and a = 1 (preset `paper`).
 """
@@ -30,7 +31,7 @@ class MarginMSE(ScoreMethod):
         return own / theirs
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        queries = scored(student.embedding[0], batch, self.options.similarity)
+        queries = scored(student.embedding[0], batch, self.form)
         own, real = margins(queries.student, queries)
         theirs, _ = margins(queries.scores, queries)
         # A document stands in one query's row.

@@ -3,7 +3,8 @@
     L = mean over queries of KL(softmax(a s(q, d)) || softmax(s'(q, d) / T))
 
 over the query's own documents d, the positive and its mined negatives. s' is the student's cosine (or dot product), s
-the scorer's number; a brings the scores to unit deviation within a query, once, on a sample; with `raw` it is 1.
+the scorer's number; a brings the scores to unit deviation within a query, once, on a sample; with `raw` it is 1. Of a
+cross-encoder s' is its number, and a = T = 1.
 
 Source: the KL term of TCT-ColBERT (Lin et al. 2020, arXiv:2010.11386), over a query's mined documents instead of the
 batch's.
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from distilvec.methods.base import Batch, StudentOutput, TeacherSignals, Term
-from distilvec.methods.score_parts import ScoreMethod, ScoreOptions, scored
+from distilvec.methods.score_parts import NUMBER, ScoreMethod, ScoreOptions, scored
 
 
 class ScoreKLOptions(ScoreOptions):
@@ -41,9 +42,10 @@ class ScoreKL(ScoreMethod):
         return 1 / theirs
 
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
-        queries = scored(student.embedding[0], batch, self.options.similarity)
+        queries = scored(student.embedding[0], batch, self.form)
         wanted = _log_softmax(self.scale.to(queries.scores.dtype) * queries.scores, queries)
-        own = _log_softmax(queries.student / self.options.fixed.student_temperature, queries)
+        temperature = 1.0 if self.form == NUMBER else self.options.fixed.student_temperature
+        own = _log_softmax(queries.student / temperature, queries)
         missed = (wanted.exp() * (wanted - own)).masked_fill(~queries.real, 0.0).sum(1)
         values = missed.new_zeros(len(batch.keys)).index_copy(0, queries.anchors, missed)
         several = queries.real.sum(1) > 1

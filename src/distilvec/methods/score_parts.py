@@ -17,6 +17,8 @@ from distilvec.methods.base import Batch, Method, Needs, Options, Sample, Studen
 _FEWEST = 8
 #: Of cosines: a student that hardly tells documents apart (a fresh one) is no measure of how far apart they should be.
 _LEAST_SPREAD = 0.05
+#: The form of what a cross-encoder says of a document: no similarity of two vectors, but its only number.
+NUMBER = "number"
 
 
 class ScoreOptions(Options):
@@ -26,27 +28,35 @@ class ScoreOptions(Options):
 
     similarity: Literal["cosine", "dot"] = Field("cosine", description="of the student's vectors; dot [P]")
     raw: bool = Field(
-        False, description="take the scores as they are [P]; false: their scale is fitted once, to a sample [S]"
+        False,
+        description="take the scores as they are [P], as a cross-encoder always does; false: their scale is fitted "
+        "once, to a sample [S]",
     )
 
 
 class ScoreMethod(Method):
-    """A method on the numbers of a scorer, brought to the student's scale by one factor: `fitted_scale` says which."""
+    """A method on the numbers of a scorer, brought to the student's scale by one factor: `fitted_scale` says which.
+
+    A cross-encoder learns the scores as they are.
+    """
 
     needs_teacher = False
-    trains_on_pairs = True
+    trains_on_pairs = ranks = True
     scale: Tensor
 
     def __init__(self, options: Options | None = None) -> None:
         super().__init__(options)
         self.register_buffer("scale", torch.tensor(1.0))
+        self.form: str = self.options.similarity
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         return Needs(sentence=False, coupled=True, companions=None, scores=True)
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
+        self.form = NUMBER if student.ranks else self.options.similarity
         if not self.options.raw:
-            self.scale.fill_(self.fitted_scale(*deviations(sample, self.options.similarity)))
+            scale = self.fitted_scale(*deviations(sample, self.form))
+            self.scale.fill_(1.0 if student.ranks else scale)
 
     def fitted_scale(self, own: float, theirs: float) -> float:
         """The factor, from the deviations of student's and scorer's numbers."""
@@ -79,7 +89,7 @@ def scored(embedding: Tensor, batch: Batch, similarity: str) -> ScoredBatch:
     Args:
         embedding: [B, d] of the batch's rows, in any order.
         batch: with group, role and scores.
-        similarity: "cosine" or "dot".
+        similarity: "cosine", "dot", or `NUMBER` where the documents' vectors are numbers about them and their query.
     """
     assert batch.group is not None and batch.role is not None and batch.scores is not None
     anchors, documents = batch.role.eq(0).nonzero().squeeze(1), batch.role.ne(0).nonzero().squeeze(1)
@@ -93,7 +103,11 @@ def scored(embedding: Tensor, batch: Batch, similarity: str) -> ScoredBatch:
     with torch.autocast(embedding.device.type, enabled=False):
         vectors = embedding if embedding.dtype == torch.float64 else embedding.float()
         vectors = normalize(vectors, dim=-1) if similarity == "cosine" else vectors
-        student = vectors[anchors] @ vectors[documents].T
+        student = (
+            vectors[documents, 0].expand(len(anchors), -1)
+            if similarity == NUMBER
+            else vectors[anchors] @ vectors[documents].T
+        )
     return ScoredBatch(
         anchors,
         documents,

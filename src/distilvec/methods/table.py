@@ -6,6 +6,7 @@ point group `distilvec.methods`, or name the class itself: "module:Class".
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
-from distilvec.methods.base import Method, Options, StudentInfo, TeacherInfo
+from distilvec.methods.base import Method, Needs, Options, StudentInfo, TeacherInfo
 from distilvec.validation import refusal
 
 __all__ = ["available", "build_method", "build_methods", "build_options", "resolve", "show_method", "show_methods"]
@@ -41,6 +42,7 @@ TABLE = {
     "mnrl": "distilvec.methods.mnrl:MNRL",
     "margin_mse": "distilvec.methods.margin_mse:MarginMSE",
     "score_kl": "distilvec.methods.score_kl:ScoreKL",
+    "score_bce": "distilvec.methods.score_bce:ScoreBCE",
     "sft": "distilvec.methods.sft:SFT",
     "uld": "distilvec.methods.tokens.uld:ULD",
     "mined": "distilvec.methods.tokens.mined:MinED",
@@ -201,14 +203,20 @@ def show_method(name: str) -> str:
 def _asks_for(cls: type[Method]) -> str:
     """Say in words what a method with default options asks of a teacher."""
     student, teacher = StudentInfo("student", 384, 12, 384), TeacherInfo("teacher", 384, 24, hidden=384)
-    try:
-        needs, where = cls().needs(student, [teacher]), ""
-    except DistilvecError:
-        try:
-            needs, where = cls().needs(replace(student, regression=True), [teacher]), " and a task"
-        except DistilvecError:
-            needs = cls().needs(replace(student, classes=2), [replace(teacher, classes=2)])
-            where = " and a classification task"
+    forms = [
+        ("", student, teacher),
+        (" and a cross-encoder for a student", replace(student, ranks=True), teacher),
+        (" and a task", replace(student, regression=True), teacher),
+        (" and a classification task", replace(student, classes=2), replace(teacher, classes=2)),
+    ]
+    for where, own, theirs in forms[:-1]:
+        with contextlib.suppress(DistilvecError):
+            return _asked(cls, cls().needs(own, [theirs])) + where
+    where, own, theirs = forms[-1]
+    return _asked(cls, cls().needs(own, [theirs])) + where
+
+
+def _asked(cls: type[Method], needs: Needs) -> str:
     asked = {
         "sentence vectors": needs.sentence,
         "token states": any(wanted.tokens for wanted in needs.teachers),
@@ -217,7 +225,7 @@ def _asks_for(cls: type[Method]) -> str:
         "scores": needs.scores,
     }
     items = " but pairs or triplets" if cls.trains_on_pairs else ""
-    return (", ".join(word for word, wanted in asked.items() if wanted) or "no teacher") + items + where
+    return (", ".join(word for word, wanted in asked.items() if wanted) or "no teacher") + items
 
 
 def _installed() -> list[EntryPoint]:

@@ -109,6 +109,25 @@ def open_judge(source: str, **arguments: Any) -> CrossEncoder:
         return CrossEncoder(source, activation_fn=Identity(), **arguments)
 
 
+def open_ranker(folder: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """A folder that was checked as a `Ranker`; an encoder without a head gets one of random weights."""
+    from transformers.utils import logging
+
+    from distilvec.modules.ranker import Ranker
+
+    plain, level = {"trust_remote_code": trust_remote_code}, logging.get_verbosity()
+    logging.set_verbosity_error()  # that a head is new is meant, and no report in a run
+    with contextlib.ExitStack() as after, no_questions(), nothing_made_up(folder, but_the_head=True):
+        after.callback(logging.set_verbosity, level)
+        return Ranker(
+            str(folder),
+            transformer_task="sequence-classification",
+            model_kwargs={**plain, "use_safetensors": True, "dtype": "float32"},
+            processor_kwargs=dict(plain),
+            config_kwargs={**plain, "num_labels": 1},
+        )
+
+
 def open_config(folder: str | Path) -> Any:
     """The configuration of a transformers folder.
 
@@ -158,11 +177,14 @@ def no_questions() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def nothing_made_up(folder: str | Path) -> Iterator[None]:
+def nothing_made_up(folder: str | Path, *, but_the_head: bool = False) -> Iterator[None]:
     """While the block runs, note the weights that transformers makes up at random because the files hold none.
 
     That of code of the model's own is its own affair, and so is what another thread opens meanwhile by transformers
     itself; what it opens by this module waits for its turn.
+
+    Args:
+        but_the_head: what stands behind the encoder may be made up.
 
     Raises:
         DistilvecError: there are such, and the model brings code that would know what to do with those that it has.
@@ -181,6 +203,8 @@ def nothing_made_up(folder: str | Path) -> Iterator[None]:
         opened, told = opens.__func__(cls, *args, **{**kwargs, "output_loading_info": True})
         if not cls.__module__.startswith("transformers_modules."):
             weights = {name for name, _ in opened.named_parameters() if _UNREAD.isdisjoint(name.split("."))}
+            if but_the_head:
+                weights = {name for name in weights if name.startswith(f"{opened.base_model_prefix}.")}
             made_up.extend(sorted(weights & set(told["missing_keys"])))
             own_code.append(getattr(opened.config, "auto_map", None))
         return opened

@@ -66,4 +66,5 @@ DEFAULTS = {
         least=5,
     ),
     "writer": Default("a language model", 1e-4, [{"name": "mined"}], "docs/writing.md", batch_size=16),
+    "cross-encoder": Default("a cross-encoder", 1e-4, [{"name": "margin_mse"}], "docs/reranker.md", batch_size=16),
 }

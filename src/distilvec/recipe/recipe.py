@@ -143,10 +143,16 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         return self
 
     @property
+    def items(self) -> str | None:
+        """The kind that task or student make of a corpus' pairs of texts; None = what they are."""
+        sections = (self.task, self.student)
+        return next((each.items for each in sections if each is not None and each.items is not None), None)
+
+    @property
     def kind(self) -> Kind:
         """The kind of items, as far as the recipe says it; what a corpus holds is known when it is read."""
         named = None if self.corpus is None else self.corpus.modality
-        return find_kind((self.task and self.task.items) or named)
+        return find_kind(self.items or named)
 
     @classmethod
     def load(cls, path: str | Path, changes: list[str] | None = None, *, output: str | Path | None = None) -> Recipe:
@@ -285,7 +291,8 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         for key, nothing in (("scorers", []), ("mining", MiningSection().model_dump(mode="json"))):
             if content[key] == nothing:
                 del content[key]
-        for section, key in (("optimizer", "muon"), ("corpus", "made"), ("corpus", "parts")):
+        younger = ("optimizer", "muon"), ("corpus", "made"), ("corpus", "parts"), ("student", "cross_encoder")
+        for section, key in younger:
             if content[section] and not content[section][key]:
                 del content[section][key]
         for teacher in content["teachers"]:

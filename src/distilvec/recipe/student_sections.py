@@ -183,6 +183,10 @@ class StudentSection(Section):
     static: StaticSection | None = None
     resnet: ResnetSection | None = None
     molecule: MoleculeSection | None = None
+    cross_encoder: bool = Field(
+        False,
+        description="of model or shrink: a student that reads query and document together and learns from scorers",
+    )
     auto: AutoSection | None = Field(None, description="chosen before training; `student: auto` for short")
     upcycle: UpcycleSection | None = Field(None, description="of model or shrink: make its blocks mixtures of experts")
     aggregation: Literal["linear", "sba", "norm_free", "unit", "nlerp"] | None = Field(
@@ -254,3 +258,25 @@ class StudentSection(Section):
         if self.router:
             self.__dict__["space"] = "teacher"
         return self
+
+    @model_validator(mode="after")
+    def _can_rank(self) -> StudentSection:
+        if not self.cross_encoder:
+            return self
+        cut = self.shrink
+        if self.model is None and cut is None:
+            raise ValueError("cross_encoder is for model or shrink")
+        if cut is not None and (cut.of is None or (cut.layers is None and cut.vocabulary is None)):
+            raise ValueError("a cross-encoder is cut by shrink.of with shrink.layers or shrink.vocabulary")
+        idle = ("upcycle", "aggregation", "router_balance", "remember", "lora", "pooling", "fold", "router")
+        sizes = ("parameters", "embedding", "inner", "heads", "positions", "width")
+        named = [name for name in idle if getattr(self, name)]
+        named += [f"shrink.{name}" for name in sizes if cut is not None and getattr(cut, name)]
+        if named or self.space == "teacher":
+            raise ValueError(f"{(*named, 'space: teacher')[0]} is not for a cross-encoder: leave it out")
+        return self
+
+    @property
+    def items(self) -> str | None:
+        """The kind that this student makes of a corpus' pairs of texts; None = what they are."""
+        return "ranking" if self.cross_encoder else None

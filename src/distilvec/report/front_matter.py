@@ -25,6 +25,7 @@ _KINDS = {
     "retrieval": "Retrieval",
     "supervised": "Classification",
     "generation": "text-generation",
+    "reranking": "Reranking",
 }
 #: Licences that the Hugging Face Hub knows by these words; any other is named next to the word "other".
 _LICENCES = """
@@ -44,6 +45,12 @@ _WRITER = {
     "tags": ["text-generation", "distilvec"],
 }
 
+_RANKER = {
+    "library_name": "sentence-transformers",
+    "pipeline_tag": "text-ranking",
+    "tags": ["sentence-transformers", "cross-encoder", "reranker", "distilvec"],
+}
+
 
 def front_matter(record: Record) -> str:
     """The YAML block that a new card begins with.
@@ -52,7 +59,8 @@ def front_matter(record: Record) -> str:
     """
     lineage, corpus = record.find(Lineage) or Lineage(), record.find(CorpusFacts)
     student = lineage.student
-    data: dict[str, Any] = dict(_WRITER) if student.writes else _embedder(record.items)
+    data: dict[str, Any] = dict(_RANKER if student.ranks else _WRITER)
+    data = data if student.ranks or student.writes else _embedder(record.items)
     if student.base:
         data["base_model"] = student.base
     data |= _licence(lineage)

@@ -12,7 +12,15 @@ from torch import nn
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer, parameters
 from distilvec.modules.opening import locate, open_model
-from distilvec.modules.pipeline import PoolingChoice, read_plainly, reads_texts, set_length, set_pooling, token_limit
+from distilvec.modules.pipeline import (
+    PoolingChoice,
+    read_plainly,
+    reads_texts,
+    set_length,
+    set_pooling,
+    token_limit,
+    width_of,
+)
 from distilvec.modules.vision import is_vision
 
 if TYPE_CHECKING:
@@ -163,7 +171,7 @@ def describe_student(student: SentenceTransformer) -> dict[str, Any]:
         "block_parameters": 0 if found is None else parameters(found[1]),
         "bytes": sum(tensor.numel() * tensor.element_size() for tensor in student.parameters()),
         "layers": None if found is None else len(found[1]),
-        "width": student.get_embedding_dimension(),
+        "width": width_of(student.children()),
         "max_length": token_limit(student),
         "tokenizer": None if backend is None else tokenizer_kind(backend),
         "vocabulary": None if backend is None else len(backend.get_vocab()),

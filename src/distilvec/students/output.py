@@ -55,6 +55,7 @@ class StudentInfo:
         classes: C of the task's head; None without a classification task.
         regression: whether the task's head gives one number.
         pieces: entries of its tokenizer, of a student that writes; None otherwise.
+        ranks: whether it is a cross-encoder, whose vector is one number: of a document, read with its query.
     """
 
     name: str
@@ -64,3 +65,4 @@ class StudentInfo:
     classes: int | None = None
     regression: bool = False
     pieces: Pieces | None = None
+    ranks: bool = False

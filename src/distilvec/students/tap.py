@@ -79,6 +79,7 @@ class StudentTap:
             layers=len(found[1]) if found is not None and self._watch is not None else None,
             hidden=width if self._pooling is None else self._pooling.embedding_dimension,
             pieces=None if token_head(student) is None else pieces_of(student.tokenizer),
+            ranks=getattr(modules[0], "ranks", False),
         )
 
     def __call__(

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -78,7 +78,7 @@ class TokenizedCorpus:
         count: int,
         folder: Path,
         fingerprint: str = "",
-    ) -> TokenizedCorpus:
+    ) -> Self:
         """Tokenise `count` texts in chunks, or reuse what an equal tokenizer left in `folder` for these texts.
 
         Args:

@@ -16,6 +16,7 @@ class Writing(Text):
     row = "writer"
     sample = 1024  # an answer's vector is nobody's embedding
     embeds = neighbours = False
+    writes = True
     tuned_by = "the likelihood of held-out answers"
 
     teacher = Late("distilvec.teachers.writing:WritingTeacher")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from distilvec.corpus import Corpus
     from distilvec.flow.lessons import Lessons
-    from distilvec.flow.teach import Taught
 
 logger = logging.getLogger(__name__)
 #: Of a task's test file, and of tasks made of held-out items.
@@ -46,7 +45,7 @@ def check_writing(recipe: Recipe, command: str) -> None:
             where="task.kind",
             remedy="Leave the task out, or choose the student's size yourself.",
         )
-    if not recipe.method.build().writes:
+    if not recipe.method.is_open and not recipe.method.build().writes:
         able = ", ".join(name for name in TABLE if resolve(name).writes)
         raise DistilvecError(
             f'method "{recipe.method.name}" teaches embedders, and the task is generation',
@@ -156,7 +155,7 @@ def open_shipped(recipe: Recipe, folder: Path) -> SentenceTransformer:
 def judge_writing(
     recipe: Recipe,
     corpus: Corpus,
-    taught: Sequence[Taught],
+    lessons: Lessons,
     tasks: Sequence[JudgingTask],
     held_out: object,
     students: tuple[SentenceTransformer, SentenceTransformer],
@@ -164,6 +163,6 @@ def judge_writing(
 ) -> Verdict:
     """Judge teachers, untrained student and student by the same tasks."""
     untrained, shipped = students
-    models: dict[str, Any] = {each.teacher.card.name: each.teacher for each in taught}
+    models: dict[str, Any] = {each.teacher.card.name: each.teacher for each in lessons.taught}
     models |= {UNTRAINED: untrained.eval(), TRAINED: shipped}
     return judge_run(models, tasks, HeldOutTexts(), with_agreement=False)

@@ -14,7 +14,7 @@ from distilvec.report.sections.base import Data
 
 #: (key of the chapter, its title, name -> class). The record keeps a section's data under its name.
 CHAPTERS: list[tuple[str, str, dict[str, str]]] = [
-    ("scores", "What the student keeps", {"scores": "Scores", "supervised": "Supervised"}),
+    ("scores", "What the student keeps", {"scores": "Scores", "reranking": "Reranking", "supervised": "Supervised"}),
     (
         "agreement",
         "How far it agrees with the teacher",
@@ -45,7 +45,8 @@ SECTIONS = {name: chosen for _, _, members in CHAPTERS for name, chosen in membe
 
 #: Sections that few runs have, and of what; they are imported for no other run.
 _RARE: dict[str, Callable[[Outcome], object]] = {
-    "writing": lambda outcome: not outcome.corpus.kind.embeds,
+    "writing": lambda outcome: outcome.corpus.kind.writes,
+    "reranking": lambda outcome: outcome.corpus.kind.ranks,
     "supervised": lambda outcome: outcome.supervised,
     "compressed": lambda outcome: outcome.compression,
     "experts": lambda outcome: outcome.has_experts,

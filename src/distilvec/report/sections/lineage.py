@@ -92,8 +92,8 @@ class ScorerFacts(Part):
 class StudentFacts(Part):
     """The student that was built: sizes, and where its weights and vocabulary come from.
 
-    `writes`: whether it is a causal language model. `derived`: whether it was made from a model that is not one of the
-    teachers; `base` is that model's hub id, `licence` its licence as far as it is known.
+    `writes`, `ranks`: whether it is a causal language model, a cross-encoder. `derived`: whether it was made from a
+    model that is not one of the teachers; `base` is that model's hub id, `licence` its licence as far as it is known.
     """
 
     provenance: str = ""
@@ -106,12 +106,14 @@ class StudentFacts(Part):
     space: Literal["own", "teacher"] = "own"
     remote_code: bool = False
     writes: bool = False
+    ranks: bool = False
     base: str | None = None
     licence: str | None = None
     derived: bool = False
 
     def facts(self) -> Table:
         loads = "with trust_remote_code=True" if self.remote_code else "with plain sentence-transformers"
+        loads = "as a CrossEncoder of sentence-transformers" if self.ranks else loads
         space = "the teacher's" if self.space == "teacher" else "its own"
         return facts(
             ("provenance", self.provenance),
@@ -119,10 +121,10 @@ class StudentFacts(Part):
             ("parameters", millions(self.parameters) if self.parameters else ""),
             ("on disk", size(self.size_bytes) if self.size_bytes else ""),
             ("layers", self.layers),
-            ("dimensions", self.width),
+            ("dimensions", None if self.ranks else self.width),
             ("vocabulary", self.vocabulary),
             ("longest input, tokens", self.max_length),
-            ("space", "" if self.writes else space),
+            ("space", "" if self.writes or self.ranks else space),
             ("loads", "with plain transformers" if self.writes else loads),
         )
 
@@ -149,7 +151,8 @@ class Lineage(Data):
             **origin(made, named),
             **{key: sizes[key] for key in ("parameters", "layers", "width", "vocabulary", "max_length")},
             size_bytes=folder_bytes(outcome.folder / "student"),
-            writes=not outcome.corpus.kind.embeds,
+            writes=outcome.corpus.kind.writes,
+            ranks=outcome.corpus.kind.ranks,
             remote_code=any(brings_its_code(module) for module in shipped.children()),
         )
         scorers = [

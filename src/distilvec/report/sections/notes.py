@@ -41,7 +41,7 @@ def _of_run(outcome: Outcome) -> Iterator[str]:
         yield f"{shared:,} held-out texts are also in a training pair; they are neither trained on nor held out."
     if len(names) > 1:
         yield f"What is kept, the agreement and the free baseline are measured against the first teacher, {names[0]}."
-    if not names:
+    if not names and not outcome.corpus.kind.ranks:
         yield "There is no teacher in this run, so nothing is compared with one."
     if not outcome.verdict.agreement and 0 < held < FEWEST and names:
         yield f"{too_few(held)}."

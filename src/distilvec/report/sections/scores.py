@@ -204,7 +204,7 @@ def _neighbours(found: Mapping[str, SharedNeighbours]) -> list[ScoreDifference]:
 
 
 def _rows(outcome: Outcome) -> list[ModelRow]:
-    """Teachers, untrained student, free baseline, student, BM25.
+    """Teachers, scorers that were judged, untrained student, free baseline, student, further models, BM25.
 
     Before training there is no map into the teacher's space and no expert head: then the student is smaller, and is not
     timed. Otherwise it is the same network as the trained one, and the free baseline adds one small product to it.
@@ -224,6 +224,9 @@ def _rows(outcome: Outcome) -> list[ModelRow]:
         parameters = None if card.parameters is None else card.parameters - pooler
         sizes = {"parameters": parameters, "size_bytes": card.size_bytes}
         rows.append(_row(card.name, "teacher", judged, verdict.speed.get(card.name, {}), sizes))
+    for card in [each.scorer.card for each in outcome.scored if judged and each.scorer.card.name in judged.scores]:
+        sizes = {"parameters": card.parameters, "size_bytes": card.size_bytes}
+        rows.append(_row(card.name, "teacher", judged, {}, sizes))
     rows.append(_row(UNTRAINED, "untrained", judged, timed, _larger(own, more)))
     if cards and (FREE in verdict.neighbours or (judged is not None and FREE in judged.scores)):
         extra = before["width"] * cards[0].width
@@ -238,6 +241,8 @@ def _rows(outcome: Outcome) -> list[ModelRow]:
         for row in rows:
             if row.name in found:
                 row.averages = {NEIGHBOURS: found[row.name]}
+    further = [name for name in (judged.scores if judged else ()) if name not in {FREE, *(row.name for row in rows)}]
+    rows += [_row(name, "other", judged, {}, {}) for name in further]
     words = _bm25(judged)
     return [*rows, words] if words else rows
 
