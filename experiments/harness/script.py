@@ -11,7 +11,7 @@ from typing import Any
 from experiments.harness.comparing import compared
 from experiments.harness.records import RESULTS, Results, Rows, committed, short
 
-from distilvec.recipe import Recipe
+from distilvec.recipe.recipe import YOUNGER, Recipe
 
 #: Writes `table.md` and pictures into a folder, from rows; returns the page.
 Page = Callable[[Rows, Path], str]
@@ -75,8 +75,7 @@ def settings_of(recipe: Recipe, *left_out: str) -> dict[str, Any]:
     """
     found: dict[str, Any] = recipe.model_dump(mode="json", exclude={"output", "cache", *left_out})
     found["training"].pop("use_cpu", None)
-    younger = ("optimizer", "muon"), ("corpus", "made"), ("corpus", "parts"), ("student", "cross_encoder")
-    for section, key in younger:  # than most records
+    for section, key in YOUNGER:
         if found.get(section) and not found[section][key]:
             del found[section][key]
     for teacher in found.get("teachers", ()):

@@ -24,12 +24,13 @@ from torch import nn
 
 from distilvec.corpus import Corpus
 from distilvec.flow.demo import demo_teacher
+from distilvec.flow.fit import interpolated
 from distilvec.flow.prepare import open_corpus
 from distilvec.flow.run import train
 from distilvec.flow.teach import Taught, teach_one
 from distilvec.judging import CachedEncoder, Judgement, RidgeMapped, agreement
 from distilvec.modules.blocks import parameters
-from distilvec.modules.projection import ridge_map
+from distilvec.modules.projection import flattened, ridge_map
 from distilvec.recipe import Recipe
 from distilvec.students import Seen, load_student, ship, shrink
 from distilvec.teachers import load_teacher
@@ -183,27 +184,38 @@ def own_search(made: Recipe) -> dict[str, Any]:
     return search(Path(made.output) / "student")
 
 
-def mapped_search(made: Recipe) -> dict[str, Any]:
-    """Search with the trained student behind its map."""
-    return search(mapped(made))
+def variant_search(made: Recipe, variant: str) -> dict[str, Any]:
+    """Search with the trained student, shipped otherwise."""
+    return search(shipped_as(made, variant))
 
 
-def mapped(made: Recipe) -> Path:
-    """The trained student behind the map into the teacher's space that its training learnt, by its last checkpoint."""
+#: What is made of a trained student without further training -> the power of the singular values of the map that it is
+#: put behind, or the share of its weights beside those of all-MiniLM-L6-v2.
+MAPS = {"behind its map": 1.0, "behind its map, flattened": 0.25}
+SHARES = {"interpolated": 0.5}
+
+
+def shipped_as(made: Recipe, variant: str) -> Path:
+    """A variant of the trained student; its map into the teacher's space is that of the last checkpoint."""
     run = Path(made.output)
-    folder = run.with_name(f"{run.name}-mapped")
-    if not (folder / "modules.json").exists():
-        last = max((run / "checkpoints").glob("checkpoint-*"), key=lambda each: int(each.name.rpartition("-")[2]))
-        weight = load_file(last / "model.safetensors")["method.heads.0.weight"]
-        learnt = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
-        learnt.weight.data = weight
-        ship(load_student(run / "student"), folder, space="teacher", teacher_map=learnt)
+    folder = run.with_name(f"{run.name}-{variant}")
+    if (folder / "modules.json").exists():
+        return folder
+    student = load_student(run / "student")
+    if variant in SHARES:
+        ship(interpolated(load_student(demo_teacher()), student, SHARES[variant]), folder)
+        return folder
+    last = max((run / "checkpoints").glob("checkpoint-*"), key=lambda each: int(each.name.rpartition("-")[2]))
+    weight = load_file(last / "model.safetensors")["method.heads.0.weight"]
+    learnt = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    learnt.weight.data = flattened(weight, MAPS[variant])
+    ship(student, folder, space="teacher", teacher_map=learnt)
     return folder
 
 
-def space_row(made: Recipe, models: Path) -> dict[str, Any]:
-    """The trained student behind its map, on all."""
-    folder, seen = mapped(made), set(open_corpus(made).texts())
+def variant_row(made: Recipe, models: Path, variant: str) -> dict[str, Any]:
+    """The trained student, shipped otherwise, on all."""
+    folder, seen = shipped_as(made, variant), set(open_corpus(made).texts())
     about = {**size_of(folder), "texts": len(seen), "epochs": made.training.epochs}
     return {**about, **likeness(encoder(folder), models), **judged(models, folder.name, folder, seen)}
 
@@ -305,13 +317,14 @@ def table_recipe(models: Path, count: int, seed: int, epochs: float) -> dict[str
     return {**made, "output": str(WORK / EXPERIMENT / f"run-{digest(made)}")}
 
 
-def run_search(row: Callable[..., None], made: Recipe, models: Path, name: str, about: dict[str, Any]) -> None:
-    """A trained student in both spaces, beside its teacher and its start, by what its corpus cannot show."""
-    row(f"{name}, behind its map", space_row, made, models, parts=texts.PART, **about)
+def run_variants(row: Callable[..., None], made: Recipe, models: Path, name: str, about: dict[str, Any]) -> None:
+    """A trained student and its variants, beside teacher and start, by searches; the variants on all."""
     for title, model in (("teacher", models / MODEL), ("all-MiniLM-L6-v2", demo_teacher())):
         row(f"search/{title}-0", search, model, model=title)
     row(f"search/{name}", own_search, made, **about)
-    row(f"search/{name}, behind its map", mapped_search, made, **about)
+    for variant in (*MAPS, *SHARES):
+        row(f"search/{name}, {variant}", variant_search, made, variant, **about)
+        row(f"{name}, {variant}", variant_row, made, models, variant, parts=texts.PART, **about)
 
 
 def run(results: Results, options: argparse.Namespace) -> None:
@@ -351,8 +364,8 @@ def run(results: Results, options: argparse.Namespace) -> None:
             row(f"trained/{size}-{seed}", probe_row, made, models, **about)
             if options.judge:
                 row(f"{size}-{seed}", student_row, made, models, parts=texts.PART, **about)
-            if options.search:
-                run_search(row, made, models, f"{size}-{seed}", about)
+            if options.variants:
+                run_variants(row, made, models, f"{size}-{seed}", about)
     if options.rivals:
         row("model2vec-0", model2vec_row, models, 256, numbers=256, parts=texts.PART, version=version("model2vec"))
 
@@ -369,7 +382,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--texts", type=int, default=WHOLE)
     parser.add_argument("--epochs", type=float, default=2.0)
-    parser.add_argument("--search", action="store_true", help="trained students in both spaces, by searches")
+    parser.add_argument("--variants", action="store_true", help="trained students, shipped in several ways")
     parser.add_argument("--rivals", action="store_true", help="model2vec's table of the teacher")
     options = parser.parse_args()
     results = Results(EXPERIMENT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from distilvec.corpus import Corpus
+from distilvec.errors import DistilvecError
 from distilvec.flow.fit import MISSED, POWERS
 from distilvec.flow.run import train
 from distilvec.judging.agreement import likeness
@@ -91,3 +93,42 @@ def test_a_map_stays_as_it_was_trained(tmp_path: Path, sentences: list[str], tin
     train(made(tmp_path, sentences, teacher, 60 if few else 400))
     weight, shipped = trained_and_shipped(tmp_path / "out")
     torch.testing.assert_close(shipped, weight)
+
+
+def test_interpolated_weights_are_between(tmp_path: Path, sentences: list[str], tiny_bert: Path) -> None:
+    given = made(tmp_path, sentences, tiny_bert).model_dump(mode="json", exclude_defaults=True)
+    states = {}
+    for share in (None, 0.25):
+        student = {"model": str(tiny_bert), "space": "own", "interpolate": share}
+        recipe = Recipe.build({**given, "student": student, "output": str(tmp_path / f"out-{share}")})
+        states[share] = SentenceTransformer(str(train(recipe)), device="cpu").state_dict()
+    before = SentenceTransformer(str(tiny_bert), device="cpu").state_dict()
+    moved = 0
+    for name, between in states[0.25].items():
+        old, new = before[name], states[None][name]
+        torch.testing.assert_close(between, 0.75 * old + 0.25 * new, atol=1e-6, rtol=1e-5)
+        moved += int(not torch.equal(old, new))
+    assert moved > 10
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"student": {"shrink": {"of": "tiny", "layers": 1}, "interpolate": 0.5}}, "interpolate is for a student"),
+        (
+            {"student": {"model": "BERT", "interpolate": 0.5}, "task": {"kind": "classification"}},
+            "the task's head",
+        ),
+    ],
+)
+def test_interpolation_is_refused(
+    tmp_path: Path, sentences: list[str], tiny_bert: Path, change: dict[str, Any], message: str
+) -> None:
+    given = made(tmp_path, sentences, tiny_bert).model_dump(mode="json", exclude_defaults=True)
+    if "task" in change:
+        rows = ({"text": text, "label": str(row % 2)} for row, text in enumerate(sentences[:60]))
+        (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        given["corpus"] = {"path": str(tmp_path / "texts.jsonl"), "label": "label"}
+        change["student"]["model"] = str(tiny_bert)
+    with pytest.raises(DistilvecError, match=message):
+        train(Recipe.build({**given, **change}))

@@ -49,6 +49,12 @@ def check(prepared: Prepared, student: SentenceTransformer) -> None:
     recipe, corpus, needs = prepared.recipe, prepared.corpus, prepared.needs
     if recipe.task is not None:
         corpus.kind.check_files(recipe, corpus)
+    if prepared.section.interpolate and recipe.task is not None:
+        raise DistilvecError(
+            "the task's head reads the student as it was trained, not one between that and its start",
+            where="student.interpolate",
+            remedy="Leave it out.",
+        )
     _check_prompts(prepared, student)
     _check_stores(prepared)
     measured = _measured(prepared)

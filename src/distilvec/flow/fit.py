@@ -142,6 +142,8 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
     """
     student, method, section = trained.student, trained.method, prepared.section
     kept = None
+    if section.interpolate:
+        student = interpolated(prepared.start.open(), student, section.interpolate)
     if section.fold:
         student = copy.deepcopy(student)
         from distilvec.students import fold_head
@@ -171,6 +173,20 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
 
         save(router(own, _documents(prepared.recipe)), folder.parent / "router")
     return kept
+
+
+@torch.no_grad()
+def interpolated(before: SentenceTransformer, after: SentenceTransformer, share: float) -> SentenceTransformer:
+    """The model between two of one shape, that share of the way from the first to the second, which stays as it is.
+
+    Source: Wortsman et al. 2022 (arXiv:2109.01903), WiSE-FT.
+    """
+    between = copy.deepcopy(after)
+    old = before.state_dict()
+    for name, weight in between.state_dict().items():
+        if weight.is_floating_point():
+            weight.lerp_(old[name].to(weight), 1 - share)
+    return between
 
 
 def _flatter(head: nn.Linear, student: SentenceTransformer, corpus: Corpus, first: Taught) -> nn.Linear:

@@ -39,7 +39,17 @@ LEARNED = 200_000
 #: With more domains than this all texts count together: each domain needs one number per piece of the tokenizer.
 DOMAINS = 100
 #: Keys of the section that say what becomes of the student, not what it is.
-_LATER = {"space", "fold", "router", "router_balance", "remember", "lora", "extend_length", "cross_encoder"}
+_LATER = {
+    "space",
+    "fold",
+    "router",
+    "router_balance",
+    "remember",
+    "interpolate",
+    "lora",
+    "extend_length",
+    "cross_encoder",
+}
 
 
 class Start:

@@ -33,7 +33,16 @@ from distilvec.tasks.section import TaskSection, check_writing
 from distilvec.teachers.sections import models_of
 from distilvec.validation import Section, refusal
 
-__all__ = ["Recipe", "given"]
+__all__ = ["YOUNGER", "Recipe", "given"]
+
+#: Keys that saved recipes lack, where they say nothing: a run that was begun without them can be resumed.
+YOUNGER = (
+    ("optimizer", "muon"),
+    ("corpus", "made"),
+    ("corpus", "parts"),
+    ("student", "cross_encoder"),
+    ("student", "interpolate"),
+)
 
 
 class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have none
@@ -291,8 +300,7 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         for key, nothing in (("scorers", []), ("mining", MiningSection().model_dump(mode="json"))):
             if content[key] == nothing:
                 del content[key]
-        younger = ("optimizer", "muon"), ("corpus", "made"), ("corpus", "parts"), ("student", "cross_encoder")
-        for section, key in younger:
+        for section, key in YOUNGER:
             if content[section] and not content[section][key]:
                 del content[section][key]
         for teacher in content["teachers"]:

@@ -201,6 +201,13 @@ class StudentSection(Section):
         description="weight of a term that holds the student's vectors where they were before training: for one that "
         "goes on learning on new texts and should not forget the old ones",
     )
+    interpolate: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="ship weights between those before and those after training, this share of the way: of a student "
+        "that was trained before, and should not forget what this corpus lacks",
+    )
     normalize_weights: bool | None = Field(
         None, description="with aggregation: divide a token's router weights by their sum; null = as it was saved"
     )
@@ -239,8 +246,8 @@ class StudentSection(Section):
             raise ValueError("give exactly one of model, shrink, fresh, static, resnet, molecule and auto")
         if self.upcycle is not None and self.model is None and self.shrink is None:
             raise ValueError("upcycle needs a dense text encoder: give model or shrink")
-        if self.remember and self.model is None:
-            raise ValueError("remember is for a student that has been trained before: give model")
+        if self.model is None and (key := "remember" if self.remember else "interpolate" if self.interpolate else ""):
+            raise ValueError(f"{key} is for a student that has been trained before: give model")
         if self.extend_length and (self.model is None or self.max_length is None):
             raise ValueError("extend_length goes with model and max_length")
         if self.revision is not None and self.fresh is not None and self.fresh.embeddings_from is None:

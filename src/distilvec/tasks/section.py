@@ -118,7 +118,17 @@ def check_writing(recipe: Any) -> None:
 def _check_student(student: Any, task: str) -> None:
     if student.model is None:
         raise ValueError(f"student: {task} needs a causal language model: give student.model")
-    for name in ("upcycle", "aggregation", "router_balance", "remember", "fold", "router", "extend_length", "lora"):
+    for name in (
+        "upcycle",
+        "aggregation",
+        "router_balance",
+        "remember",
+        "interpolate",
+        "fold",
+        "router",
+        "extend_length",
+        "lora",
+    ):
         if getattr(student, name):
             raise ValueError(f"student.{name}: not for {task}")
     if student.pooling == "cls":
