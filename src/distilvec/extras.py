@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import importlib.util
 
 from distilvec.errors import EnvironmentProblem
 
@@ -13,7 +13,7 @@ def need(what: str, extra: str, *packages: str) -> None:
     Raises:
         EnvironmentProblem: one of them is missing.
     """
-    missing = [name for name in packages if find_spec(name) is None]
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise EnvironmentProblem(
             f"{what} needs {', '.join(missing)}, which is not installed", remedy=f"pip install 'distilvec[{extra}]'"

@@ -12,6 +12,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 import distilvec.recipe.from_python
+from distilvec.choosing.dry_run import plan
 from distilvec.corpus import Corpus, Part, read_corpus
 from distilvec.errors import DataError, DistilvecError
 from distilvec.flow.run import run
@@ -188,6 +189,8 @@ def test_a_run_reads_its_parts_and_ships_their_prompts(files: Path, tiny_bert: P
     log = [json.loads(line) for line in (files / "out/run.jsonl").read_text().splitlines()]
     steps = max(each["step"] for each in log if "step" in each)
     assert steps == 2 * -(-(2 * of["query"] + of["passage"]) // 8)
+    assert corpus.epoch_items(np.asarray(corpus.train_rows)) == 2 * of["query"] + of["passage"]
+    assert f"{steps} steps" in dict(plan(recipe).lines)["training"]
     assert Recipe.load(files / "out/recipe.yaml").corpus == recipe.corpus
 
 

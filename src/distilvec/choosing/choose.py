@@ -132,7 +132,7 @@ def _items(recipe: Recipe, corpus: Corpus) -> int:
     rows = corpus.train_rows
     if not recipe.method.is_open and recipe.method.build().trains_on_pairs and corpus.groups is not None:
         rows, _ = rows_with_companions(corpus, rows, None)
-    return len(rows)
+    return corpus.epoch_items(rows)
 
 
 def step_texts(recipe: Recipe) -> int:

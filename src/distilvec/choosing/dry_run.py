@@ -278,7 +278,7 @@ def _probe_student(
     """Take a few steps; returns the seconds of the whole training and the bytes it leaves."""
     recipe, corpus, place, task = prepared.recipe, prepared.corpus, prepared.place, prepared.task()
     most = companions_of(prepared.needs, task, corpus)
-    items = len(rows_with_companions(corpus, corpus.train_rows, most)[0])
+    items = corpus.epoch_items(rows_with_companions(corpus, corpus.train_rows, most)[0])
     begun, whole = time.perf_counter(), recipe.training.batch
     batch = max(1, min(whole, len(rows_with_companions(corpus, rows, most)[0])))
     student = prepared.start.open()

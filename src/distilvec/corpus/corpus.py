@@ -151,6 +151,13 @@ class Corpus:
         """Return what the teacher reads: the same, unless the corpus has a column of its own for it."""
         return self._teacher_texts.get(rows)
 
+    def epoch_items(self, rows: np.ndarray) -> int:
+        """Return how many items an epoch over these rows reads, weights counted."""
+        if self.weights is None or self.domains is None:
+            return len(rows)
+        counts = np.bincount(self.domains[rows], minlength=len(self.weights))
+        return int(np.round(self.weights * counts).sum())
+
     def overlap(self, texts: Iterable[str]) -> int:
         """Return how many distinct texts (images, molecules) that are trained on are also among these.
 
