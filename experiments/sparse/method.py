@@ -1,4 +1,4 @@
-"""A loss for sparse students, as a method of one's own: it runs in the library's loop by its name, file:class."""
+"""A loss for sparse students, as a method of one's own."""
 
 from __future__ import annotations
 
