@@ -29,6 +29,7 @@ alignment
 defaults --rows minilm/banking77 minilm/docstrings minilm/sentences
 languages --table
 mpnet --table
+sparse --table
 headline
 quarter --sizes quarter --seeds 0 1
 quarter --sizes twentieth --epochs 8 --seeds 0 1 2
