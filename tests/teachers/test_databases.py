@@ -266,7 +266,7 @@ EXTRAS = [
 
 @pytest.mark.parametrize(("address", "extra"), EXTRAS)
 def test_a_missing_client_names_its_extra(address: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distilvec.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("distilvec.extras.importlib.util.find_spec", lambda name: None)
     with pytest.raises(EnvironmentProblem) as error:
         load_teacher(vectors=address)
     assert f"pip install 'distilvec[{extra}]'" in str(error.value)
