@@ -213,6 +213,7 @@ def test_a_dry_run_trains_a_few_steps(tmp_path: Path, tiny_bert: Path) -> None:
          "task p: .*kind retrieval"),
         ({"student": {"fresh": {}, "model": None}}, "cross_encoder is for model or shrink"),
         ({"student": {"lora": {}}}, "lora is not for a cross-encoder"),
+        ({"student": {"interpolate": 0.5}}, "interpolate is not for a cross-encoder"),
         ({"student": {"shrink": {"of": "x", "layers": 1, "heads": 1}, "model": None}}, "shrink.heads"),
         ({"student": {"model": "nowhere/to/be/found"}}, "nowhere/to/be/found: "),
         ({"student": {"cross_encoder": False}, "method": {"name": "score_bce"}}, "student.cross_encoder: true"),

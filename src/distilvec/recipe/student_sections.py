@@ -275,7 +275,17 @@ class StudentSection(Section):
             raise ValueError("cross_encoder is for model or shrink")
         if cut is not None and (cut.of is None or (cut.layers is None and cut.vocabulary is None)):
             raise ValueError("a cross-encoder is cut by shrink.of with shrink.layers or shrink.vocabulary")
-        idle = ("upcycle", "aggregation", "router_balance", "remember", "lora", "pooling", "fold", "router")
+        idle = (
+            "upcycle",
+            "aggregation",
+            "router_balance",
+            "remember",
+            "interpolate",
+            "lora",
+            "pooling",
+            "fold",
+            "router",
+        )
         sizes = ("parameters", "embedding", "inner", "heads", "positions", "width")
         named = [name for name in idle if getattr(self, name)]
         named += [f"shrink.{name}" for name in sizes if cut is not None and getattr(cut, name)]
