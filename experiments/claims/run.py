@@ -42,7 +42,7 @@ BENCHMARKS = HERE.parent.parent / "benchmarks" / "results"
 Found = list[tuple[Claim, str, dict[str, Finding]]]
 #: Student, or the start of its name before a slash -> whose table says how its rows are read.
 QUESTIONS = {
-    **dict.fromkeys(("bpe", "cut", "embedder"), "talas"),
+    **dict.fromkeys(("bpe", "bpe from mpnet", "cut", "embedder"), "talas"),
     **dict.fromkeys(("embedder/own radius", "embedder/own radius, longer"), "sharpness"),
     **dict.fromkeys(("labelled", "out-of-domain"), "cross_tokenizer"),
     **{"texts": "many_text", "similar": "similar_teachers", "molecules/long": "molecules_long"},
@@ -221,6 +221,7 @@ def own_page(found: Found) -> str:
 #: Settings that have a student before training to compare with, and where their rows are.
 WITH_A_START = {
     "bpe": ("talas", "bpe/"),
+    "bpe from mpnet": ("talas", "bpe from mpnet/"),
     "cut": ("talas", "cut/"),
     "embedder": ("talas", "embedder/"),
     "bpe, methods on tokens": ("cross_tokenizer", "unsupervised/bpe/"),
