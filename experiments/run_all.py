@@ -30,6 +30,7 @@ defaults --rows minilm/banking77 minilm/docstrings minilm/sentences
 languages --table
 mpnet --table
 sparse --table
+questions --table
 headline
 quarter --sizes quarter --seeds 0 1
 quarter --sizes twentieth --epochs 8 --seeds 0 1 2
