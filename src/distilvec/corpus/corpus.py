@@ -234,16 +234,8 @@ def read_corpus(
     if limit is not None and limit < 1:
         raise DistilvecError(f"limit is at least 1, not {limit}", where="corpus.limit")
     folder = Path(folder)
-    parts = _parts(source)
-    if parts:
-        if columns.get("domain") or limit is not None or revision is not None:
-            raise DistilvecError(
-                "each of several sources is a domain, with a limit and a revision of its own",
-                where="corpus.parts",
-                remedy="Leave domain, limit and revision of the whole out.",
-            )
-        origin = joined(parts, columns.get("text", "text"), columns.get("modality"), folder)
-        columns["domain"] = PART
+    if parts := _parts(source):
+        origin = _joined(parts, columns, folder, alone=limit is None and revision is None)
     else:
         origin = find_source(source, columns.get("modality"), folder=folder, revision=revision)
     wanted = ColumnNames.of(origin.kind, columns)
@@ -253,9 +245,7 @@ def read_corpus(
         return ready
     with new_files(folder) as partial:
         manifest = _prepare_split(origin, partial, wanted, holdout=holdout, strict=strict, limit=limit)
-        if parts:
-            weights = {part.called: part.weight for part in parts}
-            manifest["parts"] = {"weights": weights, "prompts": prompts_of(parts, wanted.text)}
+        manifest |= _about(parts, wanted)
         publish(partial, folder, {"source": {"name": origin.name, "digest": digest}, "options": options, **manifest})
     if origin.forget is not None:
         origin.forget(wanted.columns)
@@ -268,6 +258,24 @@ def _parts(source: Any) -> list[Part]:
     """The parts, where several sources were given; else none."""
     several = isinstance(source, list) and source and all(isinstance(each, Part) for each in source)
     return source if several else []
+
+
+def _joined(parts: list[Part], columns: ColumnOptions, folder: Path, *, alone: bool) -> Source:
+    """The rows of all parts; `alone`: nothing was said of the whole that is each part's. The domain is set."""
+    if columns.get("domain") or not alone:
+        raise DistilvecError(
+            "each of several sources is a domain, with a limit and a revision of its own",
+            where="corpus.parts",
+            remedy="Leave domain, limit and revision of the whole out.",
+        )
+    columns["domain"] = PART
+    return joined(parts, columns.get("text", "text"), columns.get("modality"), folder)
+
+
+def _about(parts: list[Part], wanted: ColumnNames) -> dict[str, Any]:
+    """What a manifest says of parts; nothing without any."""
+    weights = {part.called: part.weight for part in parts}
+    return {"parts": {"weights": weights, "prompts": prompts_of(parts, wanted.text)}} if parts else {}
 
 
 def _options(wanted: ColumnNames, **others: Any) -> dict[str, Any]:

@@ -148,17 +148,15 @@ def joined(parts: Sequence[Part], text: str | Sequence[str], modality: str | Non
             if source.forget is not None:
                 source.forget(asked(own, columns))
 
-    def expected() -> int | None:
-        counts = [source.expected() for source in sources]
-        limited = [
-            count if part.limit is None else min(count, part.limit)
-            for count, part in zip(counts, parts, strict=True)
-            if count is not None
-        ]
-        return sum(limited) if len(limited) == len(counts) else None
-
     name = ", ".join(source.name for source in sources)
-    return Source(name, _fingerprint(parts, sources), rows, kind, forget, expected)
+    return Source(name, _fingerprint(parts, sources), rows, kind, forget, lambda: _expected(parts, sources))
+
+
+def _expected(parts: Sequence[Part], sources: Sequence[Source]) -> int | None:
+    counts = [source.expected() for source in sources]
+    known = [(count, part.limit) for count, part in zip(counts, parts, strict=True) if count is not None]
+    limited = [count if limit is None else min(count, limit) for count, limit in known]
+    return sum(limited) if len(limited) == len(counts) else None
 
 
 def _named_columns(text: str | Sequence[str], kind: Kind) -> list[str]:

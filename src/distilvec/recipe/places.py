@@ -40,6 +40,12 @@ def or_a_teacher(name: str, teachers: Iterable[TeacherSection]) -> Iterator[None
         raise type(error)(error.what, where=error.where, remedy=remedy) from error
 
 
+def sources_of(corpus: Any) -> list[Any]:
+    """A corpus' section, which may name a path, and its parts, which may be all that it is."""
+    parts = corpus.get("parts") if isinstance(corpus, dict) else corpus
+    return [corpus, *(parts if isinstance(parts, list) else [])]
+
+
 def find_files(data: dict[str, Any], folder: Path) -> None:
     """Make the paths of a recipe absolute where they exist, so that a saved recipe runs from anywhere."""
 
@@ -50,8 +56,7 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
         if not isinstance(value, str) or not value:
             return value
         if database := folder_in(value):
-            kind, place, table = database
-            return f"{kind}{found(place)}{table}"
+            return f"{database[0]}{found(database[1])}{database[2]}"
         value = home(value)
         if Path(value).is_absolute():
             return value
@@ -67,10 +72,8 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
     def listed(section: Any) -> list[Any]:
         return section if isinstance(section, list) else []
 
-    replace(data.get("corpus"), ("path",))
-    corpus = data.get("corpus")
-    for part in listed(corpus.get("parts") if isinstance(corpus, dict) else corpus):
-        replace(part, ("path",))
+    for source in sources_of(data.get("corpus")):
+        replace(source, ("path",))
     for teacher in listed(data.get("teachers")):
         replace(teacher, [key for kind in sections().values() for key in kind.paths])
         if isinstance(teacher, dict) and isinstance(teacher.get("adapters"), list):
