@@ -22,7 +22,7 @@ WRITER = "smollm2-135m"
 SEEDS = (0, 1, 2)
 #: Abstracts that it is asked about.
 ASKED = 640
-#: Of the second training, on pairs: small, because it goes on from a student that is finished.
+#: Settings of the second training, on pairs; its rate is small because it starts from a trained student.
 PAIRS = {"optimizer": {"lr": 2e-5}, "training": {"epochs": 2, "batch_size": 64}}
 
 
@@ -52,7 +52,7 @@ def questions(models: Path) -> Path:
 
 
 def cranfield() -> RetrievalTask:
-    """All 225 queries, which nobody trains on, and all abstracts."""
+    """The search of all 225 queries among all abstracts; no query is trained on."""
     files = {name: f"cranfield.{name}.jsonl.gz" for name in ("queries", "corpus", "qrels")}
     task = load_task({"name": "cranfield", "kind": "retrieval", **files}, shared() / "data")
     assert isinstance(task, RetrievalTask)
