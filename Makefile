@@ -39,7 +39,7 @@ test-lowest:
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet torch==2.13.0
 	.venv-lowest/bin/python -m pip install --quiet 'sentence-transformers[train]==6.0.0' transformers==5.17.0 \
-		--editable '.[demo,bm25,molecules,zstd,dev]'
+		--editable '.[demo,bm25,molecules,dev]'
 	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -n 2 --dist loadfile tests/students tests/teachers tests/training tests/methods
 
 lint: venv
