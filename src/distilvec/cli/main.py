@@ -79,10 +79,7 @@ def _log_to_terminal(debug: bool) -> None:
     handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s" if debug else "%(message)s"))
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
     logging.getLogger("distilvec").setLevel(logging.DEBUG if debug else logging.INFO)
-    for name in (
-        "torchao",
-        "torch.utils._pytree",
-    ):  # where torchao is installed, they tell of kernels for other machines
+    for name in ("torchao", "torch.utils._pytree"):  # with torchao, they tell of kernels for other machines
         logging.getLogger(name).setLevel(logging.ERROR)
 
 

@@ -7,11 +7,13 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from tests.flow.ray.content import same_content, same_signals
 from tests.training.starting import Starter
@@ -25,19 +27,26 @@ from distilvec.recipe import Recipe
 from distilvec.store import RaggedSignal, SignalStore
 from distilvec.store.layout import read_signals
 
+NODE = {"object_store_memory": 80 << 20, "include_dashboard": False}
+
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """Address of a cluster on this machine, with processors for two workers."""
+def nodes() -> Iterator[Any]:
+    """A cluster on this machine, with processors for two workers."""
     pytest.importorskip("ray", reason="the extra ray is not installed")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_worker_niceness", "0")  # with its 15, workers starve beside other tests
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
-    found = Cluster(initialize_head=True, head_node_args=node)
-    yield found.address
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **NODE})
+    yield found
     found.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cluster(nodes: Any) -> str:
+    """The address of it."""
+    return str(nodes.address)
 
 
 @pytest.fixture
@@ -93,10 +102,11 @@ def embed(texts):
 
 
 def embedder(folder: Path, per_batch: float = 0.0) -> Callable[[list[str]], np.ndarray]:
-    """A function that leaves its process's number in a folder and takes its time."""
+    """A function that takes its time, and writes the texts it is given to a file named by its process."""
 
     def embed(batch: list[str]) -> np.ndarray:
-        (folder / f"pid-{os.getpid()}").touch()
+        with (folder / f"pid-{os.getpid()}").open("a", encoding="utf-8") as read:
+            read.writelines(f"{text}\n" for text in batch)
         if len(batch) > 1:
             time.sleep(per_batch)
         return np.array([[len(text), text.count("e"), text.count(" "), 1.0] for text in batch])
@@ -108,27 +118,44 @@ def teacher_of(folder: Path, **options: Any) -> dict[str, Any]:
     return {"call": embedder(folder, **options), "batch_size": 4}
 
 
-def test_after_one_of_two_workers_is_killed_the_missing_items_are_taught(
-    cluster: str, tmp_path: Path, texts: list[str], tiny_bert: Path
+def test_what_a_dead_worker_and_a_dead_node_had_begun_is_taught_by_others(
+    nodes: Any, tmp_path: Path, texts: list[str], tiny_bert: Path
 ) -> None:
+    """Three nodes with a worker each. First a worker dies, then a node with its worker, both while they write."""
+    import ray
+
+    more = [nodes.add_node(num_cpus=2, **NODE) for _ in range(2)]
     recipe = recipe_of(tmp_path, teacher_of(tmp_path, per_batch=0.1), tiny_bert, "out")
-    store, killed = Path(recipe.output) / "stores/mine", []
+    store, lost = Path(recipe.output) / "stores/mine", []
     present = teach_alone(recipe, (0, 4))[0][1].taught
-    alone, before = {os.getpid()}, len(list(store.glob("sentence-*.json")))
+    before = len(list(store.glob("sentence-*.json")))
+
+    def writers(node: Any = None) -> list[int]:
+        raylet = node and psutil.Process(node.all_processes["raylet"][0].process.pid)
+        while not (found := [pid for pid in held(store) if not node or psutil.Process(pid) in raylet.children(True)]):
+            time.sleep(0.01)
+        return found
 
     def kill() -> None:
-        while len(list(store.glob("sentence-*.json"))) < before + 2 or not held(store):
+        while len(list(store.glob("sentence-*.json"))) < before + 2:
             time.sleep(0.01)
-        killed.extend(held(store))
-        os.kill(killed[0], signal.SIGKILL)
+        lost.append(writers()[0])
+        os.kill(lost[0], signal.SIGKILL)
+        drivers = ray.get_runtime_context().get_node_id()
+        (socket,) = (node["RayletSocketName"] for node in ray.nodes() if node["NodeID"] == drivers)
+        node = next(each for each in more if each.raylet_socket_name != socket)
+        lost.extend(writers(node)[:1])
+        nodes.remove_node(node, allow_graceful=False)
 
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
-    ((found, filled),) = teach_with_ray(recipe, workers=2, address=cluster, chunk=8)
-    thread.join(10)
-    assert killed and not {*killed} & alone
+    ((found, filled),) = teach_with_ray(recipe, workers=3, address=nodes.address, chunk=8)
+    thread.join(30)
+    nodes.remove_node(next(iter(nodes.worker_nodes)))
+    assert len(lost) == 2 and os.getpid() not in lost
     assert (filled.present, filled.taught) == (present, len(texts) - present)
-    assert len(list(tmp_path.glob("pid-*"))) >= 4  # this one, two workers, and the one that took the dead one's place
+    read = Counter("".join(file.read_text(encoding="utf-8") for file in tmp_path.glob("pid-*")).splitlines())
+    assert sum(read[text] > 1 for text in texts) <= 16, "at most the two chunks that the dead had begun"
     alike = recipe_of(tmp_path, teacher_of(tmp_path, per_batch=0.1), tiny_bert, "one")
     same_content(teach_alone(alike)[0][0], found)
     assert SignalStore.open(found.path, verify=True).bad == {}

@@ -138,7 +138,11 @@ class _Teaching:
 
     def _distribute(self, todo: np.ndarray, size: int, total: int) -> tuple[int, int]:
         """Teach `todo`; how many of it are covered, and of how many the teacher has nothing."""
-        ledger = self.ray.remote(Ledger).options(num_cpus=0).remote()
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=False)
+        # With this process, as another node may die.
+        ledger = self.ray.remote(Ledger).options(num_cpus=0, scheduling_strategy=here).remote()
         results: list[dict[str, Any]] = []
         failed: list[BaseException] = []
 
