@@ -285,7 +285,7 @@ def _dataset_rows(dataset: Any, name: str, at_once: int) -> Iterator[Row]:
 def _hub(named: str, revision: str | None, kind: Kind, folder: Path | None) -> Source:
     from distilvec.corpus import hub
 
-    address = hub.Address.read(named, revision)
+    address = hub.HubAddress.read(named, revision)
     identity = hub.fingerprint(address)
     read = 0
 

@@ -97,9 +97,9 @@ def _material(prepared: Prepared, lessons: Lessons, task: Task | None) -> traini
     )
 
 
-def _settings(prepared: Prepared) -> training.Settings:
+def _settings(prepared: Prepared) -> training.TrainingSettings:
     """Return how the recipe wants it trained."""
-    return training.Settings(
+    return training.TrainingSettings(
         prepared.recipe.training,
         prepared.recipe.optimizer,
         prepared.output,

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputPlace:
     """An output folder that a run may take.
 
     Attributes:
@@ -43,7 +43,7 @@ class Place:
     known: dict[str, Any] | None
 
 
-def look_at_output(recipe: Recipe, resume: bool) -> Place:
+def look_at_output(recipe: Recipe, resume: bool) -> OutputPlace:
     """Compare the output folder with the recipe; nothing in it is changed.
 
     Raises:
@@ -82,10 +82,10 @@ def look_at_output(recipe: Recipe, resume: bool) -> Place:
             remedy=f"`distilvec evaluate {out / 'student'}` judges the student that is there; without --resume it is "
             "trained again.",
         )
-    return Place(out, other, own, folders.read(out).get("data"))
+    return OutputPlace(out, other, own, folders.read(out).get("data"))
 
 
-def take_output(place: Place, recipe: Recipe, resume: bool, data: dict[str, Any] | None = None) -> Path:
+def take_output(place: OutputPlace, recipe: Recipe, resume: bool, data: dict[str, Any] | None = None) -> Path:
     """Take the folder, and save the resolved recipe there; a run of another recipe or corpus is set aside.
 
     Args:
@@ -119,7 +119,7 @@ def output_folder(recipe: Recipe, resume: bool) -> Path:
     return take_output(look_at_output(recipe, resume), recipe, resume)
 
 
-def begin(place: Place, prepared: Prepared, resume: bool) -> None:
+def begin(place: OutputPlace, prepared: Prepared, resume: bool) -> None:
     """Take the folder of a run whose checks have passed."""
     take_output(place, prepared.recipe, resume, data_mark(prepared.corpus, prepared.code))
     with whole(prepared.output / "rejected.jsonl") as partial:
