@@ -31,8 +31,7 @@ from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
 from distilvec.judging import CachedEncoder
 from distilvec.judging.agreement import likeness
-from distilvec.methods.base import Method
-from distilvec.methods.code import code_of
+from distilvec.methods.base import Method, foreign_classes
 from distilvec.recipe.sections import OptimizerSection
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class Trainings:
     def __init__(self, lesson: Lesson, probes: Sequence[Trial]) -> None:
         self.lesson = lesson
         on_cpu = all(next(probe.student.parameters()).device.type == "cpu" for probe in probes)
-        at_home = on_cpu and all(code_of(probe.method) is None for probe in probes)
+        at_home = on_cpu and not any(foreign_classes(probe.method) for probe in probes)
         self.workers = min(torch.get_num_threads(), len(probes), MOST) if at_home else 1
         if self.workers > 1 and not _travels((lesson, probes)):
             self.workers = 1
