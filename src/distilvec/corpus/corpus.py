@@ -20,8 +20,7 @@ from distilvec.corpus.column_names import ColumnNames, ColumnOptions
 from distilvec.corpus.columns import ITEMS, TextColumn, open_numbers
 from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest, source_digest
 from distilvec.corpus.keys import PAIR, canonical_keys, folded
-from distilvec.corpus.parts import PART, Part, joined, prompts_of
-from distilvec.corpus.sources import Source, find_source
+from distilvec.corpus.sources import Part, Source, find_source
 from distilvec.corpus.split import USUAL_SHARE, share_for
 from distilvec.corpus.writer import CorpusWriter
 from distilvec.errors import DataError, DistilvecError
@@ -268,14 +267,20 @@ def _joined(parts: list[Part], columns: ColumnOptions, folder: Path, *, alone: b
             where="corpus.parts",
             remedy="Leave domain, limit and revision of the whole out.",
         )
+    from distilvec.corpus.parts import PART, joined
+
     columns["domain"] = PART
     return joined(parts, columns.get("text", "text"), columns.get("modality"), folder)
 
 
 def _about(parts: list[Part], wanted: ColumnNames) -> dict[str, Any]:
     """What a manifest says of parts; nothing without any."""
+    if not parts:
+        return {}
+    from distilvec.corpus.parts import prompts_of
+
     weights = {part.called: part.weight for part in parts}
-    return {"parts": {"weights": weights, "prompts": prompts_of(parts, wanted.text)}} if parts else {}
+    return {"parts": {"weights": weights, "prompts": prompts_of(parts, wanted.text)}}
 
 
 def _options(wanted: ColumnNames, **others: Any) -> dict[str, Any]:

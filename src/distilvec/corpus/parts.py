@@ -5,72 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from distilvec.corpus.rows import Row
-from distilvec.corpus.sources import Source, find_source
+from distilvec.corpus.sources import Part, Source, find_source
 from distilvec.errors import DataError, DistilvecError
 from distilvec.kinds.base import Kind
 
 #: The column that names the part; U+001F keeps it apart from any that a file has.
 PART = "\x1fpart"
-
-
-@dataclass(frozen=True)
-class Part:
-    """One source of several.
-
-    Attributes:
-        path: as `read_corpus` takes it.
-        name: of its domain, and of its prompt in the student; None = the file's, without its suffixes.
-        text: its text column or columns, where they are called otherwise than in the other parts.
-        weight: how often an epoch reads each of its items, > 0.
-        prompt: what stands before each text, or one for each text column; "" = nothing.
-        limit: rows that are read of it; None = all.
-        revision: of a data set of the hub.
-    """
-
-    path: Any
-    name: str | None = None
-    text: str | Sequence[str] | None = None
-    weight: float = 1.0
-    prompt: str | Sequence[str] = ""
-    limit: int | None = None
-    revision: str | None = None
-
-    @property
-    def called(self) -> str:
-        """Its name, given or made of the path.
-
-        >>> Part("data/faq.jsonl.gz").called, Part("hub:name/faq:train").called
-        ('faq', 'faq')
-        """
-        if self.name is not None:
-            return self.name
-        if not isinstance(self.path, str | Path):
-            return "items"
-        path = str(self.path)
-        address = path.removeprefix("hub:").partition("@")[0].partition(":")[0] if path.startswith("hub:") else path
-        return Path(address).name.partition(".")[0] or path
-
-    def prompts(self, columns: int) -> tuple[str, ...]:
-        """What stands before the text of each column.
-
-        Raises:
-            DistilvecError: several prompts, and another number of columns.
-        """
-        if isinstance(self.prompt, str):
-            return (self.prompt,) * columns
-        if len(self.prompt) != columns:
-            raise DistilvecError(
-                f"{self.called} has {len(self.prompt)} prompts and {columns} text columns",
-                where="corpus.parts",
-                remedy="Give one prompt, or one for each column.",
-            )
-        return tuple(self.prompt)
 
 
 def prompts_of(parts: Sequence[Part], columns: Sequence[str]) -> dict[str, str]:
