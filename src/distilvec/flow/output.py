@@ -15,7 +15,6 @@ from distilvec.errors import DistilvecError
 from distilvec.files import whole, write_text
 from distilvec.recipe import Recipe
 from distilvec.recipe.places import find_files
-from distilvec.recipe.same_student import differences
 from distilvec.training.checkpoint import newest_checkpoint, refuse_other_code, tidy
 from distilvec.training.checks import data_mark
 from distilvec.training.distributed import launched
@@ -58,6 +57,8 @@ def look_at_output(recipe: Recipe, resume: bool) -> OutputPlace:
     own = recipe.source is not None and saved.exists() and recipe.source.samefile(saved)
     changed: list[str] = []
     if other and resume:
+        from distilvec.recipe.same_student import differences
+
         told = (differences(each, recipe) for each in before)
         changed = min(told, key=len, default=["the saved one cannot be read"])
         other = bool(changed)  # else it continues, and is judged, asked or logged in another way, or in another place
