@@ -11,7 +11,7 @@ from typing import Any
 
 from experiments.defaults.table import FEW, JUDGED, MODELS, write_page
 from experiments.harness.records import WORK, Results
-from experiments.harness.script import arguments, finished
+from experiments.harness.script import arguments, finished, shared
 from experiments.harness.texts import shared_rows
 
 import distilvec
@@ -28,6 +28,7 @@ TEACHERS: dict[str, tuple[str | None, Any]] = {
     "mpnet into minilm": ("all-mpnet-base-v2", "minilm"),
     "minilm into a table": (None, {"static": {"of": "teacher"}}),
     "minilm into a fresh student": (None, {"fresh": {}}),
+    "minilm into student-bpe": (None, "student-bpe"),
 }
 SEEDS = (0, 1, 2)
 
@@ -44,23 +45,25 @@ def texts_of(corpus: str) -> list[str]:
     return texts[:count]
 
 
-def run_row(teacher: str, corpus: str, seed: int, models: Path | None) -> dict[str, Any]:
-    """One run with nothing chosen by hand; scores by model with intervals, what was chosen, minutes."""
+def run_row(teacher: str, corpus: str, seed: int, models: Path | None, lr: float | None = None) -> dict[str, Any]:
+    """One run with nothing chosen by hand but the rate, if any; scores by model with intervals, what was chosen."""
     folder, student = TEACHERS[teacher]
-    student = demo_teacher() if student == "minilm" else student
+    named = {"minilm": demo_teacher, "student-bpe": lambda: str(shared() / "models" / "student-bpe")}
+    student = named[student]() if isinstance(student, str) else student
     if folder is not None and models is None:
         raise SystemExit(f"{teacher} is in the folder that --models names; see the README.md beside this script.")
     path = demo_teacher() if folder is None or models is None else str(models / folder)
     file = WORK / EXPERIMENT / f"{corpus}.txt"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(texts_of(corpus)), encoding="utf-8")
-    out = WORK / EXPERIMENT / f"{teacher.replace(' ', '-')}-{corpus}-{seed}"
+    out = WORK / EXPERIMENT / f"{teacher.replace(' ', '-')}-{corpus}-{lr or 'default'}-{seed}"
     run = distilvec.distill(
         {"name": "teacher", "model": path, "dtype": "bfloat16"},
         {"path": str(file), "holdout": JUDGED / (JUDGED + FEW[corpus]) if corpus in FEW else None},
         out,
         student=student,
         training={"seed": seed, "bf16": True},
+        optimizer={"lr": lr},
         judging={"speed": False},
         cache=str(WORK / EXPERIMENT / f"{folder or 'minilm'}-{corpus}"),
     )
@@ -90,6 +93,7 @@ def main() -> None:
     parser.add_argument(
         "--rows", nargs="*", default=[*(f"{t}/{c}" for t in TEACHERS for c in CORPORA), *(f"minilm/{c}" for c in FEW)]
     )
+    parser.add_argument("--lr", type=float, help="a learning rate in place of the default's; the row says so")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
     options: argparse.Namespace = parser.parse_args()
     results = Results(EXPERIMENT)
@@ -98,8 +102,10 @@ def main() -> None:
     for seed in options.seeds:
         for row in options.rows:
             teacher, corpus = row.split("/")
-            made = functools.partial(run_row, teacher, corpus, seed, options.models)
-            results.run(f"{row}-{seed}", made, teacher=teacher, corpus=corpus, seed=seed)
+            made = functools.partial(run_row, teacher, corpus, seed, options.models, options.lr)
+            rate = {} if options.lr is None else {"lr": options.lr}
+            name = f"{row} at {options.lr:g}-{seed}" if rate else f"{row}-{seed}"
+            results.run(name, made, teacher=teacher, corpus=corpus, seed=seed, **rate)
     print(write_page(results.rows(), WORK / EXPERIMENT))
 
 

@@ -25,9 +25,11 @@ def write_page(rows: Rows, folder: Path) -> str:
         "",
     ]
     lines += ["Share of the teacher's ten nearest held-out texts that are found, in percent, with 95 % intervals.", ""]
-    lines += _table(rows, [name for name in sorted(rows) if not _few(name)])
+    lines += _table(rows, [name for name in sorted(rows) if not _few(name) and " at " not in name])
     lines += ["", "Trained on twenty to eighty texts, and judged on 500 others:", ""]
     lines += _table(rows, [name for name in sorted(rows) if _few(name)])
+    lines += ["", "At other learning rates than the default's, by which it was chosen:", ""]
+    lines += _table(rows, [name for name in sorted(rows) if " at " in name])
     return written(folder, lines)
 
 

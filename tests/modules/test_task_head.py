@@ -44,6 +44,7 @@ def test_dropout_stands_before_the_classifier_in_training_only(tmp_path: Path) -
     head, vectors = TaskHead(64, labels=["a", "b"], dropout=0.25), torch.ones(400, 64)
     with torch.no_grad():
         head.linear.weight.fill_(1.0)  # type: ignore[union-attr]
+    torch.manual_seed(0)
     logits = head(vectors)
     # Each logit counts the coordinates that are left, each 4/3 as large.
     assert torch.isclose(logits.mean(), torch.tensor(64.0), atol=0.5) and logits.std() > 1
