@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import distilvec
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError
-from distilvec.flow.defaults import is_open, with_defaults
+from distilvec.flow.defaults import is_open, kind_of, with_defaults
 from distilvec.flow.settle import prepare
 from distilvec.modules.blocks import parameters
 from distilvec.recipe import Recipe
@@ -85,6 +86,12 @@ def test_a_named_embedder_and_a_plain_transformer_have_rows_of_their_own(
         made = filled(tmp_path, sentences[:60], teachers, student={"model": str(folder)})
         assert made.optimizer.lr == DEFAULTS[kind].lr, kind
         assert made.method.entries == [{"name": "cosine"}], "its vectors are not the teacher's"
+    config = json.loads((plain / "config.json").read_text())
+    assert config["hidden_size"] < 512
+    for sizes in ({"hidden_size": 768}, {"hidden_size": None, "dim": 768}, {"hidden_size": None}):
+        kept = {name: value for name, value in (config | sizes).items() if value is not None}
+        (plain / "config.json").write_text(json.dumps(kept))
+        assert kind_of(made, {"model": str(plain)}) == "wide words", sizes
 
 
 def test_a_teacher_without_a_model_gets_a_student_with_random_weights(tmp_path: Path, sentences: list[str]) -> None:

@@ -13,6 +13,7 @@ from distilvec.flow.start import source_model
 from distilvec.methods.table import build_methods
 from distilvec.modules.blocks import parameters
 from distilvec.modules.opening import locate
+from distilvec.modules.settings import object_in
 from distilvec.recipe import AutoSection, Recipe, StudentSection
 from distilvec.recipe.defaults import DEFAULTS, Default
 from distilvec.recipe.method_section import AUTO
@@ -116,8 +117,15 @@ def kind_of(recipe: Recipe, section: dict[str, Any]) -> str:
             return "network"
         address = at_revision(model, section.get("revision"))
         folder = locate(address, bool(section.get("trust_remote_code")))
-        return "embedder" if (folder / "modules.json").is_file() else "words"
+        return "embedder" if (folder / "modules.json").is_file() else _words(folder)
     return "static" if section.get("static") else "cut" if section.get("auto") else "fresh"
+
+
+def _words(folder: Path) -> str:
+    """The row of a model that was pretrained on words only, by its width; an unknown width counts as a large one."""
+    config = object_in(folder / "config.json")
+    width = next((config[name] for name in ("hidden_size", "dim", "d_model") if name in config), None)
+    return "words" if isinstance(width, int) and width < 512 else "wide words"
 
 
 def _student(recipe: Recipe, corpus: Corpus, chosen: list[str]) -> dict[str, Any]:

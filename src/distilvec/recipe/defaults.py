@@ -53,7 +53,14 @@ DEFAULTS = {
     "cut": Default("cut out of the teacher", 1e-3, _STATES, EVIDENCE, _CUT),
     "wide": Default("cut out of a teacher whose table keeps its width", 3e-4, _STATES, EVIDENCE, _CUT),
     "embedder": Default("an embedder already", 1e-4, _COSINE, EVIDENCE, _SAME_SPACE),
-    "words": Default("a pretrained model that is no embedder yet", 1e-4, _COSINE, EVIDENCE, _SAME_SPACE),
+    "words": Default("a small pretrained model that is no embedder yet", 1e-3, _COSINE, EVIDENCE, _SAME_SPACE),
+    "wide words": Default(
+        "a pretrained model of 512 numbers or more that is no embedder yet",
+        1e-4,
+        _COSINE,
+        f"{EVIDENCE}, where embedders were tried and no such model",
+        _SAME_SPACE,
+    ),
     "fresh": Default("a student with random weights", 1e-3, _COSINE, EVIDENCE, _SAME_SPACE, reads=60_000),
     "static": Default("a table of word vectors", 3e-3, _COSINE, "docs/static.md", _SAME_SPACE),
     "network": Default(
