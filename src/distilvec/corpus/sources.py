@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ class Source:
         kind: of its items: the one asked for, or what the source says.
         forget: removes what reading these columns has kept, once the corpus holds it; None where nothing is kept.
         expected: about how many rows there are, for a bar; None if that cannot be known quickly.
+        prompts: of several sources, by their domains: what stands before the text of each column.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Source:
     kind: Kind
     forget: Callable[[Sequence[str]], None] | None = None
     expected: Callable[[], int | None] = lambda: None
+    prompts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def find_source(
