@@ -267,6 +267,19 @@ def test_a_run_reads_its_parts_and_ships_their_prompts(files: Path, tiny_bert: P
     assert Recipe.load(files / "out/recipe.yaml").corpus == recipe.corpus
 
 
+def test_weights_that_leave_nothing_to_read_are_refused(files: Path, tiny_bert: Path) -> None:
+    given = made(files, tiny_bert)
+    for part in given["corpus"]:
+        part["weight"] = 0.001
+    with pytest.raises(DistilvecError, match=r"corpus\.parts: with these weights an epoch reads none of \d+ items"):
+        run(Recipe.build(given))
+    for part in given["corpus"]:
+        part["weight"] = 0.1
+    given["training"] |= {"batch_size": 64, "dataloader_drop_last": True}
+    with pytest.raises(DistilvecError, match=r"dataloader_drop_last: \d items are no whole batch of 64"):
+        run(Recipe.build(given))
+
+
 def test_a_prompt_on_both_sides_is_refused(files: Path, tiny_bert: Path) -> None:
     with pytest.raises(DistilvecError, match=r'teacher tiny: teacher and corpus both put a prompt .*prompt: ""'):
         run(Recipe.build(made(files, tiny_bert, prompt="read: ")))
