@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from sentence_transformers import SentenceTransformer
 
@@ -342,3 +343,24 @@ def test_parts_given_in_python(files: Path, tiny_bert: Path) -> None:
     assert section is not None
     found = by_domain(read_corpus(section.source, files / "corpus", holdout=0.0))
     assert {name: len(each) for name, each in found.items()} == {"questions": 10, "part-2": 9}
+
+
+def test_rows_of_a_part_have_the_columns_of_the_corpus(tmp_path: Path) -> None:
+    pairs = [(f"who is {row}", f"it is {row}") for row in range(9)]
+    frame = pandas.DataFrame([(f"what is {row}", f"that is {row}") for row in range(9)], columns=["q", "a"])
+    given = {"parts": [pairs, {"path": frame, "prompt": "b: "}], "text": ["q", "a"]}
+    section = distilvec.recipe.from_python.corpus_section(given, tmp_path / "out" / "given")
+    assert [sorted(part) for part in section["parts"]] == [["path"], ["path", "prompt"]]
+    corpus = Recipe.build({"corpus": {**section, "parts": section["parts"][:1]}, "output": "out"}).corpus
+    assert corpus is not None
+    assert read_corpus(corpus.source, tmp_path / "corpus", text=["q", "a"]).texts([0, 1]) == ["who is 0", "it is 0"]
+    with pytest.raises(DistilvecError, match=r'corpus: .*several corpora.*corpus=\{"parts": \[\.\.\.\]\}'):
+        distilvec.recipe.from_python.corpus_section([{"path": "a.txt", "weight": 2}], tmp_path / "out" / "given")
+
+
+def test_a_frame_in_a_recipe_is_its_rows() -> None:
+    frame = pandas.DataFrame({"body": ["one text", "another"]})
+    for given in ({"path": frame, "text": "body"}, {"parts": [{"path": frame, "text": "body"}]}):
+        corpus = Recipe.build({"corpus": given, "output": "out"}).corpus
+        assert corpus is not None
+        assert (corpus.parts or [corpus])[0].path == [{"body": "one text"}, {"body": "another"}]
