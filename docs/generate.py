@@ -175,9 +175,9 @@ def commands_table() -> str:
     """Every command with its own one line of help."""
     from typer.main import get_command
 
-    from distilvec.cli.main import app
+    from distilvec.cli.main import every_command
 
-    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    commands: dict[str, Any] = get_command(every_command()).commands  # type: ignore[attr-defined]
     rows = [["command", "what it does"]]
     rows += [[f"`distilvec {name}`", command.get_short_help_str(limit=200)] for name, command in commands.items()]
     return pipes(rows)

@@ -489,9 +489,9 @@ def _commands(page: Path) -> Iterator[list[str]]:
 def test_commands_and_their_options_exist(page: Path) -> None:
     from typer.main import get_command
 
-    from distilvec.cli.main import app
+    from distilvec.cli.main import every_command
 
-    group: Any = get_command(app)
+    group: Any = get_command(every_command())
 
     def options(command: Any) -> set[str]:
         return {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help", "-h"}

@@ -20,7 +20,7 @@ from tests.disk import full_beyond
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.export import ExportReport, export_onnx, load_onnx
-from distilvec.export.encoder import CONFIG, OnnxEncoder, Settings
+from distilvec.export.encoder import CONFIG, ExportSettings, OnnxEncoder
 from distilvec.judging import CachedEncoder
 from distilvec.students import load_student, ship, shrink
 
@@ -351,7 +351,7 @@ def counting_encoder() -> tuple[OnnxEncoder, Words]:
     }
     session: Any = SimpleNamespace(run=lambda _, batch: [batch["input_ids"].sum(1, keepdims=True).astype(np.float32)])
     words: Any = Words()
-    return OnnxEncoder(words, session, Settings.model_validate(config)), words
+    return OnnxEncoder(words, session, ExportSettings.model_validate(config)), words
 
 
 def test_export_tokenizes_few_texts_at_a_time() -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.modules.model2vec import is_model2vec, open_model2vec, unknown_piece
+from distilvec.modules.layouts import is_model2vec
+from distilvec.modules.model2vec import open_model2vec, unknown_piece
 from distilvec.students import load_student, ship
 from distilvec.teachers import load_teacher
 

@@ -113,7 +113,7 @@ def test_quiet_leaves_the_results(place: Path) -> None:
 def test_interruption_does_not_stand_behind_a_bar(capfd: pytest.CaptureFixture[str], clock: Clock) -> None:
     """The error that ends a command begins a line."""
     screen = progress._Terminal()
-    screen.show(progress.Line("training", 3, 10, "3/10 steps"))
+    screen.show(progress.WorkState("training", 3, 10, "3/10 steps"))
     progress.end_line()
     progress.end_line()
     assert capfd.readouterr().err.endswith("3/10 steps\n")
@@ -142,9 +142,9 @@ class Recorder:
     every = 0.0
 
     def __init__(self) -> None:
-        self.lines: list[progress.Line] = []
+        self.lines: list[progress.WorkState] = []
 
-    def show(self, line: progress.Line) -> None:
+    def show(self, line: progress.WorkState) -> None:
         self.lines.append(line)
 
 

@@ -21,7 +21,7 @@ from distilvec.flow.run import train
 from distilvec.judging import CachedEncoder
 from distilvec.modules.blocks import parameters
 from distilvec.recipe import Recipe
-from distilvec.students import Seen, load_student, shrink
+from distilvec.students import PassCache, load_student, shrink
 from distilvec.students.vocabulary import prune_tokenizer
 from distilvec.teachers import load_teacher
 from distilvec.training import bfloat16_pays
@@ -199,14 +199,14 @@ def teacher_row(models: Path) -> dict[str, Any]:
 
 
 @functools.cache
-def source(models: Path) -> tuple[Any, list[str], list[int], Seen]:
+def source(models: Path) -> tuple[Any, list[str], list[int], PassCache]:
     """The teacher as a model to cut, texts with the numbers of their languages, and what is kept between cuts."""
     model = load_student(models / MODEL)
     model.prompts, model.default_prompt_name, model.max_seq_length = {"query": PROMPT}, "query", 128
     rows = [json.loads(line) for line in texts.corpus().read_text(encoding="utf-8").splitlines()]
     chosen = [rows[row] for row in np.random.default_rng(0).permutation(len(rows))[:FITTED]]
     numbers = [texts.LANGUAGES.index(row["language"]) for row in chosen]
-    return model, [row["text"] for row in chosen], numbers, Seen()
+    return model, [row["text"] for row in chosen], numbers, PassCache()
 
 
 def start_row(models: Path, shape: dict[str, Any], pooled: bool) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from distilvec.flow.teach import Taught, teach_one
 from distilvec.judging import CachedEncoder, ClusteringTask, agreement, free_map, judge, talas_tasks
 from distilvec.methods.table import build_method
 from distilvec.recipe import CallSection, ModelSection, OptimizerSection, ShrinkSection, StudentSection, TrainingSection
-from distilvec.training import Material, Settings, fit
+from distilvec.training import Material, TrainingSettings, fit
 
 GRID = (3e-4, 1e-3)
 BATCH = 32
@@ -128,7 +128,7 @@ class ManyText:
             epochs=epochs, batch_size=BATCH, seed=seed, save_every=100_000, **Bench.arguments(self.device)
         )
         cache = self.work / f"student{'' if row.shrink is None else '-' + slug(name)}"
-        settings = Settings(training, OptimizerSection(lr=lr, heads_lr=lr), out, cache=cache)
+        settings = TrainingSettings(training, OptimizerSection(lr=lr, heads_lr=lr), out, cache=cache)
         fitted = fit(student, build_method(row.method, row.options), learnt, settings)
         shutil.rmtree(out, ignore_errors=True)
         return student, fitted

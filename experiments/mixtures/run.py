@@ -30,7 +30,7 @@ from distilvec.modules.aggregation import set_aggregation
 from distilvec.recipe import ModelSection, OptimizerSection, TrainingSection
 from distilvec.report.geometry import write_geometry
 from distilvec.students import load_student, ship, upcycle
-from distilvec.training import Material, Settings, StoreSource, bfloat16_pays, fit
+from distilvec.training import Material, StoreSource, TrainingSettings, bfloat16_pays, fit
 
 LENGTH, BATCH = 64, 64
 EXPERTS, ACTIVE, NOISE, BALANCE = 8, 2, 0.05, 0.1
@@ -86,7 +86,7 @@ class Bench:
         )
         optimizer = OptimizerSection(lr=lr, heads_lr=lr, weight_decay=0.0)
         method = build_method("mnrl", {"temperature": 0.05}) if ranked else build_method("cosine", {})
-        settings = Settings(section, optimizer, out, cache=self.work, router_balance=balance)
+        settings = TrainingSettings(section, optimizer, out, cache=self.work, router_balance=balance)
         fitted = fit(student, method, learnt, settings)
         shutil.rmtree(out, ignore_errors=True)
         steps = [entry for entry in fitted.log if "loss" in entry]

@@ -32,7 +32,7 @@ from distilvec.judging import CachedEncoder, Judgement, RidgeMapped, agreement
 from distilvec.modules.blocks import parameters
 from distilvec.modules.projection import flattened, ridge_map
 from distilvec.recipe import Recipe
-from distilvec.students import Seen, load_student, ship, shrink
+from distilvec.students import PassCache, load_student, ship, shrink
 from distilvec.teachers import load_teacher
 from distilvec.training import bfloat16_pays
 
@@ -241,13 +241,13 @@ def probe_row(made: Recipe, models: Path) -> dict[str, Any]:
 
 
 @functools.cache
-def source(models: Path | None) -> tuple[Any, list[str], Seen]:
+def source(models: Path | None) -> tuple[Any, list[str], PassCache]:
     """A model to cut, texts that its cuts are fitted to, and what is kept between them."""
     model = load_student(models / MODEL if models else demo_teacher())
     model.max_seq_length = 256
     fields = texts.fields()
     few = [text for field, share in texts.FIELDS.items() for text in fields[field][texts.HELD :][: 4 * share]]
-    return model, few, Seen()
+    return model, few, PassCache()
 
 
 def shape_row(models: Path, shape: dict[str, Any], own: bool) -> dict[str, Any]:

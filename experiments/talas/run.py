@@ -27,7 +27,7 @@ from distilvec.methods.table import build_method
 from distilvec.recipe import ModelSection, OptimizerSection, StudentSection, TeacherSection, TrainingSection
 from distilvec.students import ship
 from distilvec.teachers import load_teacher
-from distilvec.training import Material, Settings, StoreSource, bfloat16_pays, fit
+from distilvec.training import Material, StoreSource, TrainingSettings, bfloat16_pays, fit
 
 EPOCHS, WHOLE = 2.0, {"embedder": 5.0}
 #: Teacher -> its folder below --models (None: the demo's). With a stronger one all students take as long as `embedder`.
@@ -124,7 +124,7 @@ class Bench:
             epochs=epochs, batch_size=32, seed=seed, save_every=100_000, **self.arguments(device), **training
         )
         optimizer = OptimizerSection(lr=lr, heads_lr=max(lr, 1e-4), sharpness=sharpness)
-        settings = Settings(section, optimizer, out, cache=self.work / self.name)
+        settings = TrainingSettings(section, optimizer, out, cache=self.work / self.name)
         fitted = fit(student, build_method(method, options), learnt, settings)
         shutil.rmtree(out, ignore_errors=True)
         return student, fitted

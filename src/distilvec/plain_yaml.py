@@ -44,9 +44,10 @@ def read(text: str) -> Any:
             than `MOST_VALUES` values once its anchors are written out.
     """
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        loader = _Loader(text)
+        node = loader.get_single_node()
         _values(node, {}, set())
-        return yaml.load(text, Loader=_Loader)
+        return None if node is None else loader.construct_document(node)
     except yaml.YAMLError:
         raise
     except RecursionError:

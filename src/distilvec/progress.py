@@ -31,13 +31,13 @@ class Screen(Protocol):
 
     every: float
 
-    def show(self, line: Line) -> None:
+    def show(self, line: WorkState) -> None:
         """Show a line instead of the one before it, or after it if that was the last one of its work."""
         ...
 
 
 @dataclass(frozen=True)
-class Line:
+class WorkState:
     """One state of some work.
 
     Attributes:
@@ -64,7 +64,7 @@ class _Plain:
 
     every = 30.0
 
-    def show(self, line: Line) -> None:
+    def show(self, line: WorkState) -> None:
         if line.kept or not line.last:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
@@ -80,14 +80,14 @@ class _Terminal:
     #: Whether a bar is on the line of the cursor.
     open = False
 
-    def show(self, line: Line) -> None:
+    def show(self, line: WorkState) -> None:
         _Terminal.open = not line.last
         sys.stderr.write(_CLEAR + (self._drawn(line) if line.kept or not line.last else ""))
         sys.stderr.write("\n" * (line.last and line.kept))
         sys.stderr.flush()
 
     @staticmethod
-    def _drawn(line: Line) -> str:
+    def _drawn(line: WorkState) -> str:
         from rich.console import Console
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -113,7 +113,7 @@ class _Notebook:
         self._finished: list[str] = []
         self._handle: Any = None
 
-    def show(self, line: Line) -> None:
+    def show(self, line: WorkState) -> None:
         lines = [*self._finished, str(line)] if line.kept or not line.last else self._finished
         shown = {"text/plain": "\n".join(lines)}
         if self._handle is None:
@@ -180,7 +180,7 @@ class Ticker:
                 left = f"{rough_duration((total - done) / rate)} left"
                 numbers.append(f"took {rough_duration(taken)}" if ends else left)
         details = ", ".join([*numbers, note] if note else numbers)
-        self.screen.show(Line(self.title, done, total or 0, details, ends, self.kept))
+        self.screen.show(WorkState(self.title, done, total or 0, details, ends, self.kept))
 
 
 @contextlib.contextmanager
@@ -197,7 +197,7 @@ def stages(count: int) -> Iterator[Callable[[str], None]]:
         _stage.set(f"stage {number} of {count}: ")
         screen = _screen.get() or _open_screen()
         if not _quiet() and not isinstance(screen, _Plain):
-            screen.show(Line(_stage.get() + name, 0, 1))
+            screen.show(WorkState(_stage.get() + name, 0, 1))
 
     try:
         yield begin

@@ -27,7 +27,7 @@ from distilvec.choosing.curves import LATER, extrapolate, power, powers
 from distilvec.choosing.halving import halve, probe_method
 from distilvec.choosing.measuring import Measured
 from distilvec.choosing.probe import short_training
-from distilvec.choosing.workers import Lesson, Probe, Trainings
+from distilvec.choosing.workers import Lesson, Trainings, Trial
 from distilvec.cli.main import main
 from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError, EnvironmentProblem
@@ -383,7 +383,7 @@ def test_parts_that_cannot_be_pickled_stay_in_this_process(
     two_threads: None, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     student = load_student(tiny_bert, device="cpu")
-    probes = [Probe(name, student, build_method("cosine", {})) for name in "ab"]
+    probes = [Trial(name, student, build_method("cosine", {})) for name in "ab"]
     lesson: Any = []
     assert Trainings(lesson, probes).workers == 2
     assert Trainings([lambda: None], probes).workers == 1  # type: ignore[arg-type]
@@ -397,7 +397,7 @@ def test_a_worker_that_cannot_be_started_is_reported(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("sys.executable", str(tmp_path / "no python"))
-    probes = [Probe(name, load_student(tiny_bert, device="cpu"), build_method("cosine", {})) for name in "ab"]
+    probes = [Trial(name, load_student(tiny_bert, device="cpu"), build_method("cosine", {})) for name in "ab"]
     lesson: Any = []
     with pytest.raises(EnvironmentProblem, match=r"candidates.*No such file.*OMP_NUM_THREADS=1"):
         Trainings(lesson, probes).__enter__()
@@ -408,7 +408,7 @@ def test_a_killed_worker_is_reported(
     two_threads: None, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    probes = [Probe(name, load_student(tiny_bert, device="cpu"), build_method("cosine", {})) for name in "ab"]
+    probes = [Trial(name, load_student(tiny_bert, device="cpu"), build_method("cosine", {})) for name in "ab"]
     lesson: Any = []
     trainings = Trainings(lesson, probes)
     with pytest.raises(EnvironmentProblem, match=r"^a: .*ended with code -9.*OMP_NUM_THREADS=1"), trainings:

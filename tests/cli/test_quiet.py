@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from distilvec.cli.main import app
+from distilvec.cli.main import every_command
 
-GROUP: Any = get_command(app)
+GROUP: Any = get_command(every_command())
 #: Commands that only print what they are asked for.
 INSTANT = {"recipes", "methods", "new-method", "doctor", "size", "clean"}
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from distilvec.cli.main import app, main
+from distilvec.cli.main import every_command, main
 from distilvec.errors import DataError, EnvironmentProblem
 from distilvec.recipe import TrainingSection
 from distilvec.training.distributed import check_precision
@@ -46,7 +46,7 @@ def test_every_command_is_in_a_group() -> None:
 
 
 def commands() -> dict[str, Any]:
-    found: Any = get_command(app)
+    found: Any = get_command(every_command())
     return dict(found.commands)
 
 

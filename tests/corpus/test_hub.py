@@ -102,7 +102,7 @@ def test_parts_behind_a_gap_are_not_rows(
     damaged: str, address: str, fetched: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "ROWS", 100)
-    wanted = hub.Address.read(address)
+    wanted = hub.HubAddress.read(address)
     rows = hub.stream(wanted, ["text"], lambda dataset: dataset, tmp_path, "k")
     for _ in range(1000):
         next(rows)
@@ -136,7 +136,7 @@ def test_a_kill_costs_the_part_that_was_not_written(
     address: str, fetched: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "ROWS", 100)
-    wanted = hub.Address.read(address)
+    wanted = hub.HubAddress.read(address)
     rows = hub.stream(wanted, ["text"], lambda dataset: dataset, tmp_path, "k")
     for _ in range(250):
         next(rows)
@@ -152,7 +152,7 @@ def test_a_kill_costs_the_part_that_was_not_written(
 
 
 def test_two_at_once_do_not_disturb_each_other(address: str, tmp_path: Path) -> None:
-    wanted = hub.Address.read(address)
+    wanted = hub.HubAddress.read(address)
     one = hub.stream(wanted, ["text"], lambda dataset: dataset, tmp_path, "k")
     other = hub.stream(wanted, ["text"], lambda dataset: dataset, tmp_path, "k")
     for _ in range(100):
@@ -182,7 +182,7 @@ def test_as_the_hub_itself_answers(tmp_path: Path) -> None:
     code = """
 import sys
 from distilvec.corpus import hub, read_corpus
-print(hub.commit_of(hub.Address.read("hub:me/texts", sys.argv[3])))
+print(hub.commit_of(hub.HubAddress.read("hub:me/texts", sys.argv[3])))
 print(read_corpus("hub:me/texts", sys.argv[1], limit=int(sys.argv[2]), holdout=0.0, revision=sys.argv[3]).texts()[-1])
 """
 

@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from distilvec import plain_yaml
-from distilvec.cli.main import app, main
+from distilvec.cli.main import every_command, main
 from distilvec.errors import DistilvecError
 from distilvec.flow.compare import compare
 from distilvec.recipe import Recipe
@@ -129,7 +129,7 @@ def test_the_option_takes_any_name(
         raise DistilvecError("seen")
 
     monkeypatch.setattr("distilvec.choosing.dry_run.plan", told)
-    result = CliRunner().invoke(app, ["run", str(recipe), "--dry-run", option, place])
+    result = CliRunner().invoke(every_command(), ["run", str(recipe), "--dry-run", option, place])
     assert isinstance(result.exception, DistilvecError) and seen == [place], result.output
 
 
@@ -166,7 +166,7 @@ def test_the_home_folder_of_what_is_named_alone(tmp_path: Path, monkeypatch: pyt
     for opened in (Record.load, SignalStore.open):
         with pytest.raises(DistilvecError, match=re.escape(str(tmp_path / "nothing"))):
             opened("~/nothing")
-    result = CliRunner().invoke(app, ["new-method", "my_loss", "--folder=~/own"])
+    result = CliRunner().invoke(every_command(), ["new-method", "my_loss", "--folder=~/own"])
     assert result.exit_code == 0 and (tmp_path / "own" / "my_loss.py").is_file(), result.output
 
 

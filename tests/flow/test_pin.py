@@ -135,8 +135,8 @@ def test_data_are_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     found = pin(asked)
     assert found.corpus is not None and found.corpus.revision == DATA
     monkeypatch.setattr(hub, "_builder", lambda address: pytest.fail("the hub is asked for what is known"))
-    assert hub.fingerprint(hub.Address.read("hub:me/texts@en", DATA)) != hub.fingerprint(
-        hub.Address.read("hub:me/texts@de", DATA)
+    assert hub.fingerprint(hub.HubAddress.read("hub:me/texts@en", DATA)) != hub.fingerprint(
+        hub.HubAddress.read("hub:me/texts@de", DATA)
     )
     assert pin(found).corpus == found.corpus
     monkeypatch.setattr(hub, "_builder", lambda address: _Builder())

@@ -12,7 +12,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from typer.testing import CliRunner
 
-from distilvec.cli.main import app
+from distilvec.cli.main import every_command
 from distilvec.errors import DataError
 from distilvec.flow.demo import demo_teacher
 from distilvec.judging.collapse import collapse
@@ -86,7 +86,9 @@ def test_the_command_writes_numbers_and_pictures(mixture, tmp_path, sentences) -
     file = tmp_path / "texts.txt"
     file.write_text("\n".join(sentences[:30]) + "\n", encoding="utf-8")
     out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["geometry", str(mixture / "model"), "--data", str(file), "-o", str(out)])
+    done = CliRunner().invoke(
+        every_command(), ["geometry", str(mixture / "model"), "--data", str(file), "-o", str(out)]
+    )
     assert done.exit_code == 0, done.output
     assert "anisotropy" in done.output and "Active experts" in done.output
     figures = {file.stem: file.read_text() for file in (out / "figures").glob("*.svg")}

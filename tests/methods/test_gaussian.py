@@ -8,7 +8,8 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Mul
 
 from distilvec.errors import DistilvecError
 from distilvec.methods.table import build_options
-from distilvec.modules.kernel_head import GaussianKernels, bounded, has_kernels
+from distilvec.modules.kernel_head import GaussianKernels, bounded
+from distilvec.modules.layouts import has_kernels
 from distilvec.teachers.signals import TeacherInfo
 
 ROWS = range(8)

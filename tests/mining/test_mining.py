@@ -17,7 +17,7 @@ from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError, Interrupted
 from distilvec.flow import mine as flow
 from distilvec.mining import choosing
-from distilvec.mining.choosing import Asked, Chooser, Chosen
+from distilvec.mining.choosing import Chooser, Chosen, QueryBlock
 from distilvec.mining.nearest import nearest
 from distilvec.recipe import MiningSection, Recipe
 
@@ -69,7 +69,7 @@ def test_a_search_can_be_stopped() -> None:
     assert nearest(unit(3), Held(unit(100)), 5, block=10, stop=lambda: True) is None
 
 
-def brute(asked: Asked, vectors: np.ndarray, section: MiningSection) -> list[list[int]]:
+def brute(asked: QueryBlock, vectors: np.ndarray, section: MiningSection) -> list[list[int]]:
     """The negatives of each query, one document after the other."""
     found = []
     for row, query in enumerate(asked.vectors):
@@ -93,7 +93,7 @@ def brute(asked: Asked, vectors: np.ndarray, section: MiningSection) -> list[lis
     return found
 
 
-def block(documents: int = 200, queries: int = 40) -> tuple[Asked, np.ndarray]:
+def block(documents: int = 200, queries: int = 40) -> tuple[QueryBlock, np.ndarray]:
     """Queries near their positives; some with two answers, some whose own text is a document."""
     draw = np.random.default_rng(3)
     vectors = unit(documents)
@@ -104,7 +104,7 @@ def block(documents: int = 200, queries: int = 40) -> tuple[Asked, np.ndarray]:
     rows = np.sort(np.concatenate([np.arange(queries), np.arange(0, queries, 4)]))
     own = np.array([row if number == 0 or rows[number - 1] != row else 150 + row for number, row in enumerate(rows)])
     equal = np.where(np.arange(queries) % 5 == 0, 199 - np.arange(queries), -1)
-    return Asked(asked, np.arange(queries), rows, own, equal[:, None]), vectors
+    return QueryBlock(asked, np.arange(queries), rows, own, equal[:, None]), vectors
 
 
 @pytest.mark.parametrize(

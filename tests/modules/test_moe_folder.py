@@ -17,7 +17,7 @@ from tests.training.starting import Starter
 
 from distilvec.errors import DataError
 from distilvec.modules.aggregation import set_aggregation
-from distilvec.modules.moe_folder import is_nomic_moe
+from distilvec.modules.layouts import is_nomic_moe
 from distilvec.modules.opening import open_pipeline
 from distilvec.students import load_student, ship, shrink
 

@@ -10,7 +10,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.modules.task_head import TaskHead, has_head, sentence_vectors
+from distilvec.modules.layouts import has_head
+from distilvec.modules.task_head import TaskHead, sentence_vectors
 
 
 def test_a_classifier_is_linear_in_the_vector() -> None:

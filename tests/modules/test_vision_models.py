@@ -18,8 +18,9 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from distilvec.errors import DistilvecError
+from distilvec.modules.layouts import is_vision
 from distilvec.modules.opening import open_pipeline
-from distilvec.modules.vision import image_pooling, is_vision, open_vision
+from distilvec.modules.vision import image_pooling, open_vision
 from distilvec.students import load_student
 from distilvec.teachers import load_teacher
 

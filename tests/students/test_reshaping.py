@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import parameters
-from distilvec.students import Seen, load_student, ship, shrink
+from distilvec.students import PassCache, load_student, ship, shrink
 from distilvec.students.factorising import factorise
 from distilvec.students.fit_texts import sampled, token_batches
 from distilvec.students.narrowing import _pooled
@@ -274,7 +274,7 @@ def test_many_cuts_of_a_model_look_at_it_once_and_are_the_same(
     other = load_student(tiny_model_folders["electra"], device="cpu").eval()
     calls: list[int] = []
     source[0].model.embeddings.register_forward_hook(lambda *_: calls.append(1))
-    seen, counts = Seen(further=True), []
+    seen, counts = PassCache(further=True), []
     for sizes in ({"width": 16, "inner": 20}, {"width": 24, "layers": 1, "inner": 40}, {"inner": 24}):
         alone, _ = shrink(source, embedding=12, texts=sentences, **sizes)
         calls.clear()

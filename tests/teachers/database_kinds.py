@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from distilvec.teachers.databases.address import Address
+from distilvec.teachers.databases.address import TableAddress
 
 #: id, text, body, vector and other of a row; None = it has none.
 Rows = Sequence[Mapping[str, Any]]
@@ -24,7 +24,7 @@ LISTS: dict[str, Rows] = {}
 
 
 @contextmanager
-def connect(address: Address) -> Iterator[Callable[[Sequence[str] | None], Generator[list[dict[str, Any]]]]]:
+def connect(address: TableAddress) -> Iterator[Callable[[Sequence[str] | None], Generator[list[dict[str, Any]]]]]:
     def pages(columns: Sequence[str] | None) -> Generator[list[dict[str, Any]]]:
         rows = LISTS[address.place]
         for start in range(0, len(rows), 7):

@@ -16,7 +16,16 @@ from distilvec.methods.base import Needs, WantedOfStudent
 from distilvec.methods.table import build_method
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.students.tap import StudentTap
-from distilvec.training import BucketedBatches, Collator, Distiller, Fitted, Material, Settings, TokenizedCorpus, fit
+from distilvec.training import (
+    BucketedBatches,
+    Collator,
+    Distiller,
+    Fitted,
+    Material,
+    TokenizedCorpus,
+    TrainingSettings,
+    fit,
+)
 from distilvec.training.distributed import join
 from distilvec.training.loop import Loop
 from distilvec.training.sample import make_sample
@@ -95,7 +104,7 @@ def run(
     built = build_method(method, given.pop("options", {}))
     learnt = Material(parts["corpus"], parts["teachers"], parts["sources"], evaluate=given.pop("evaluate", None))
     training = TrainingSection(**{"epochs": 1, "batch_size": 8, "use_cpu": True, **given})
-    fitted = fit(parts["student"], built, learnt, Settings(training, optimizer, out, cache=home), resume=resume)
+    fitted = fit(parts["student"], built, learnt, TrainingSettings(training, optimizer, out, cache=home), resume=resume)
     return parts, fitted
 
 

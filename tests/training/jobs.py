@@ -142,7 +142,7 @@ def train(job: Job) -> None:
     from distilvec.methods.table import build_methods
     from distilvec.recipe import OptimizerSection, TaskSection, TrainingSection
     from distilvec.tasks.table import build_task
-    from distilvec.training import Material, Settings, fit
+    from distilvec.training import Material, TrainingSettings, fit
     from distilvec.training.checkpoint import save_model  # noqa: F401 - imported before anything is patched
 
     torch.set_num_threads(1)
@@ -177,7 +177,7 @@ def train(job: Job) -> None:
         evaluate=(lambda student, method: {"score": next(calls)}) if "evaluate" in job else None,
         lookup=lambda teacher, keys: torch.from_numpy(source.store.read(source.store.rows(keys.cpu().numpy()))),
     )
-    settings = Settings(
+    settings = TrainingSettings(
         TrainingSection(**{"bf16": False, **job["training"]}),
         OptimizerSection(**job.get("optimizer", {"lr": 1e-2})),
         out,

@@ -201,7 +201,7 @@ def test_disam_without_domains_is_refused(home: Path, tmp_path: Path) -> None:
 
     from distilvec.methods.table import build_method
     from distilvec.recipe import OptimizerSection, TrainingSection
-    from distilvec.training import Material, Settings, fit
+    from distilvec.training import Material, TrainingSettings, fit
 
     given = jobs.parts(home)
     given["corpus"].domains = None
@@ -210,7 +210,7 @@ def test_disam_without_domains_is_refused(home: Path, tmp_path: Path) -> None:
             given["student"],
             build_method("cosine", {}),
             Material(given["corpus"], given["teachers"], given["sources"]),
-            Settings(TrainingSection(), OptimizerSection(sharpness={"kind": "disam"}), tmp_path),  # type: ignore[arg-type]
+            TrainingSettings(TrainingSection(), OptimizerSection(sharpness={"kind": "disam"}), tmp_path),  # type: ignore[arg-type]
         )
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from distilvec.alignment.distances import EditDistances, Grid
-from distilvec.alignment.spans import span_pairs
 from distilvec.alignment.strings import alike, is_uncased, kind_of, plain
 from distilvec.alignment.warping import Paths, warp
 from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.late import Late
 
 __all__ = ["MODES", "Aligner", "align", "warping_path"]
 
@@ -137,7 +137,7 @@ class Aligner:
                     by_mode[mode][text] = pairs
         return by_mode
 
-    span_pairs = staticmethod(span_pairs)
+    span_pairs = Late("distilvec.alignment.spans:span_pairs")
 
     def _side(self, side: int, texts: list[ArrayLike]) -> tuple[Integers, Integers]:
         """Entries of all texts' tokens one after another, and each text's number of tokens."""

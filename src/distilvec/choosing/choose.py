@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distilvec.choosing.candidates import attempted, candidates, own_candidate
 from distilvec.choosing.choice import Choice
-from distilvec.choosing.measuring import Bench, measure, measure_teacher
+from distilvec.choosing.measuring import MeasuringData, measure, measure_teacher
 from distilvec.choosing.sample import COUNTED, sampled
 from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
@@ -68,7 +68,7 @@ def choose(
         settle_tasks(tasks, encoder)  # some take the teacher's own search for the truth
         judged = judge({encoder.name: encoder}, tasks)
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
-    bench = Bench(recipe, whole, few, taught, tasks if with_tasks else [], judged, probe_steps)
+    bench = MeasuringData(recipe, whole, few, taught, tasks if with_tasks else [], judged, probe_steps)
     of, source = source_of(recipe)
     own = own_candidate(recipe)
     wanted = [*([own] if own else []), *candidates(of, source, layers, vocabularies)]

@@ -13,7 +13,7 @@ from distilvec.choosing.candidates import Candidate, attempted
 from distilvec.choosing.choose import planned, planned_steps, source_of
 from distilvec.choosing.curves import extrapolate, powers
 from distilvec.choosing.halving import halve
-from distilvec.choosing.measuring import Bench, Measured, measure_teacher, shipped, started
+from distilvec.choosing.measuring import Measured, MeasuringData, measure_teacher, shipped, started
 from distilvec.choosing.prediction import Prediction
 from distilvec.choosing.sample import COUNTED, sampled
 from distilvec.errors import DistilvecError
@@ -160,7 +160,7 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
     recipe, corpus, few, taught = planned(recipe, sample)
     length = recipe.student.max_length if recipe.student else None
     whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
-    bench = Bench(recipe, whole, few, taught, [], None)
+    bench = MeasuringData(recipe, whole, few, taught, [], None)
     mapped = _mapped(bench)
     wanted = shapes(of, source, budget.most, length, mapped)
     students, rows, notes = _fitting(wanted, bench, budget, mapped)
@@ -171,7 +171,7 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
     return Compiled(budget, teacher, rows, len(few.train_rows), to_come, notes)
 
 
-def _mapped(bench: Bench) -> int:
+def _mapped(bench: MeasuringData) -> int:
     """Numbers of a teacher's vector where a map to it will ship behind the student, else 0."""
     recipe = bench.recipe
     space = None if recipe.student is None else recipe.student.space
@@ -180,7 +180,7 @@ def _mapped(bench: Bench) -> int:
 
 
 def _fitting(
-    wanted: Sequence[Candidate], bench: Bench, budget: Budget, mapped: int
+    wanted: Sequence[Candidate], bench: MeasuringData, budget: Budget, mapped: int
 ) -> tuple[list[SentenceTransformer], list[Measured], list[str]]:
     """The candidates that can be made and fit, untrained, and why the others do not."""
 

@@ -65,7 +65,7 @@ BYTES = {"float16": 2, "float32": 4, "int8": 1}
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbedRecipe:
     """The recipe that is probed, in a temporary folder, and the recipe as a run will have it (`real`)."""
 
     recipe: Recipe
@@ -101,7 +101,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
             apart = with_defaults(apart, corpus)
         for line in apart.chosen:
             summary.add("chosen", line)
-        probe = Probe(apart, corpus, open_teachers(apart, corpus), recipe)
+        probe = ProbedRecipe(apart, corpus, open_teachers(apart, corpus), recipe)
         prepared = None
         if not teaching_only:
             prepared = settle(apart, corpus, probe.teachers, make_start(apart, corpus, probe.teachers), named)
@@ -130,7 +130,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
     return summary
 
 
-def _wanted(probe: Probe, prepared: Prepared | None, *, mining: bool) -> Sequence[Wanted]:
+def _wanted(probe: ProbedRecipe, prepared: Prepared | None, *, mining: bool) -> Sequence[Wanted]:
     """Return what is asked of each teacher besides sentence vectors."""
     if prepared is not None:
         return prepared.wanted
@@ -140,7 +140,7 @@ def _wanted(probe: Probe, prepared: Prepared | None, *, mining: bool) -> Sequenc
 
 
 def _probe_teachers(
-    probe: Probe, wanted: Sequence[Wanted], rows: np.ndarray, summary: Plan, more: np.ndarray | None
+    probe: ProbedRecipe, wanted: Sequence[Wanted], rows: np.ndarray, summary: Plan, more: np.ndarray | None
 ) -> tuple[list[Taught], float, float]:
     """Encode a few texts with each teacher; returns what was taught, seconds and bytes of teaching it all.
 
@@ -201,7 +201,7 @@ def _probe_teachers(
 
 
 def _probe_combined(
-    probe: Probe, taught: Sequence[Taught], keys: np.ndarray, summary: Plan
+    probe: ProbedRecipe, taught: Sequence[Taught], keys: np.ndarray, summary: Plan
 ) -> tuple[list[Taught], float]:
     """The one teacher that probed ones are combined into, which the student meets; and bytes of its whole store."""
     how, storage, kept = probe.recipe.combine, combined_storage(probe.recipe), probe.real.place
@@ -246,7 +246,7 @@ def _examples(name: str, seen: TeacherReport) -> list[str]:
     ]
 
 
-def _probe_scorers(probe: Probe, rows: np.ndarray, summary: Plan) -> tuple[float, float, np.ndarray]:
+def _probe_scorers(probe: ProbedRecipe, rows: np.ndarray, summary: Plan) -> tuple[float, float, np.ndarray]:
     """Score a few pairs with each scorer; returns seconds and bytes of scoring all, and the scores of these pairs."""
     seconds, disk, scored, kept = 0.0, 0.0, [], probe.real.place
     pairs = QueryDocuments.of(probe.corpus, rows)
@@ -325,7 +325,7 @@ def _derived_bytes(place: Path, probed: int, rows: int) -> float:
     return part * rows / max(probed, 1) + sum(file.stat().st_size for file in whole)
 
 
-def _prepared_bytes(probed: Probe) -> float:
+def _prepared_bytes(probed: ProbedRecipe) -> float:
     """Bytes of the corpus, its token ids and the untrained student, all of which the probe made whole; what the run
     will find where it keeps them is not counted.
     """

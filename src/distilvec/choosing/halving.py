@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distilvec.choosing.choose import step_texts
-from distilvec.choosing.measuring import Bench, Measured
+from distilvec.choosing.measuring import Measured, MeasuringData
 from distilvec.choosing.probe import Stored
-from distilvec.choosing.workers import Lesson, Probe, Trainings
+from distilvec.choosing.workers import Lesson, Trainings, Trial
 from distilvec.errors import DistilvecError
 from distilvec.methods.base import Method
 from distilvec.methods.table import build_method
@@ -49,7 +49,7 @@ def probe_method(recipe: Recipe, width: int, teacher: int) -> Method:
 
 
 def halve(
-    students: Sequence[SentenceTransformer], rows: Sequence[Measured], bench: Bench, steps: int, to_come: int
+    students: Sequence[SentenceTransformer], rows: Sequence[Measured], bench: MeasuringData, steps: int, to_come: int
 ) -> dict[str, DistilvecError]:
     """Train candidates in rounds, and keep in each row's `curve` what it reached.
 
@@ -81,7 +81,7 @@ def halve(
     for row, student in zip(rows, students, strict=True):
         row.curve[0] = lesson.order(student, row.name)
         width = student.get_embedding_dimension() or 0
-        probes[row.name] = Probe(row.name, student, probe_method(bench.recipe, width, teacher.info.width))
+        probes[row.name] = Trial(row.name, student, probe_method(bench.recipe, width, teacher.info.width))
     left, first, most = list(rows), steps, min(_most(bench), to_come / 2)
     with Trainings(lesson, list(probes.values())) as trainings:
         while True:
@@ -105,7 +105,7 @@ def halve(
             steps *= 2
 
 
-def _most(bench: Bench) -> float:
+def _most(bench: MeasuringData) -> float:
     """Steps of a short training at most: no limit where the texts are all that there are."""
     there, taken = len(bench.whole.train_rows), len(bench.sample.train_rows)
     return math.inf if taken >= there else READINGS * taken / step_texts(bench.recipe)

@@ -25,7 +25,7 @@ from distilvec.methods.table import build_method
 from distilvec.modules.blocks import parameters
 from distilvec.recipe import AutoSection, OptimizerSection, Recipe, StudentSection
 from distilvec.report.surroundings import folder_bytes, unused_pooler
-from distilvec.students import Seen, StudentTap, load_student, ship
+from distilvec.students import PassCache, StudentTap, load_student, ship
 from distilvec.tasks.table import build_task
 from distilvec.training.step import describe
 from distilvec.words import ABSENT, millions, number, size
@@ -74,7 +74,7 @@ class Measured:
 
 
 @dataclass
-class Bench:
+class MeasuringData:
     """The data that all candidates are measured on.
 
     Attributes:
@@ -94,7 +94,7 @@ class Bench:
     tasks: Sequence[JudgingTask]
     judged: Judgement | None
     probe_steps: int = 0
-    seen: Seen = field(default_factory=lambda: Seen(further=True))
+    seen: PassCache = field(default_factory=lambda: PassCache(further=True))
 
     def train(self) -> tuple[list[str], npt.NDArray[np.float32]]:
         """Texts that maps are fitted to, and the first teacher's vectors."""
@@ -115,7 +115,7 @@ class Bench:
         return self.sample.texts(rows), store.read(numbers)
 
 
-def measure_teacher(bench: Bench) -> Measured:
+def measure_teacher(bench: MeasuringData) -> Measured:
     """The row that the others are compared with."""
     teacher = bench.taught[0].teacher
     card, timed = teacher.card, dict[str, Any]()
@@ -125,7 +125,7 @@ def measure_teacher(bench: Bench) -> Measured:
     return Measured(card.name, parameters, card.size_bytes, timed, 1.0)
 
 
-def measure(candidate: Candidate, bench: Bench) -> Measured:
+def measure(candidate: Candidate, bench: MeasuringData) -> Measured:
     """Make a candidate, and measure it as it would ship.
 
     Raises:
@@ -149,7 +149,7 @@ def measure(candidate: Candidate, bench: Bench) -> Measured:
     return measured
 
 
-def started(candidate: Candidate, bench: Bench) -> tuple[StudentSection, SentenceTransformer]:
+def started(candidate: Candidate, bench: MeasuringData) -> tuple[StudentSection, SentenceTransformer]:
     """The section of a candidate, and the untrained student; refuses what `measure` does."""
     section = candidate.section(bench.recipe.student or StudentSection(auto=AutoSection()))
     student = make_student(section, bench.recipe.teachers, bench.whole, bench.recipe.training.seed, bench.seen)
@@ -161,7 +161,7 @@ def shipped(
     candidate: Candidate,
     section: StudentSection,
     student: SentenceTransformer,
-    bench: Bench,
+    bench: MeasuringData,
     free: npt.NDArray[Any] | None,
 ) -> Measured:
     """Size and speed of the folder that people would load; with a map, it is put behind where the section wants it."""
@@ -179,7 +179,7 @@ def shipped(
     return measured
 
 
-def _tasks_kept(name: str, model: Any, bench: Bench) -> dict[str, float]:
+def _tasks_kept(name: str, model: Any, bench: MeasuringData) -> dict[str, float]:
     """Group -> fraction of the teacher's average over its tasks."""
     if bench.judged is None:
         return {}
@@ -188,7 +188,7 @@ def _tasks_kept(name: str, model: Any, bench: Bench) -> dict[str, float]:
     return {group: own[group] / teacher[group] for group in GROUPS if can_be_kept(teacher.get(group, 0))}
 
 
-def _probe(name: str, student: SentenceTransformer, bench: Bench) -> dict[str, float]:
+def _probe(name: str, student: SentenceTransformer, bench: MeasuringData) -> dict[str, float]:
     """Return what a short training with `cosine` on the sample makes of it; the student is changed."""
     training = {"max_steps": bench.probe_steps, "batch_size": PROBE_BATCH, "seed": bench.recipe.training.seed}
     optimizer = OptimizerSection(lr=PROBE_LR, heads_lr=PROBE_LR)
@@ -202,7 +202,7 @@ def _probe(name: str, student: SentenceTransformer, bench: Bench) -> dict[str, f
     return {"agreement": reached, **_tasks_kept(f"{name}, probe", encoder, bench)}
 
 
-def refuse_misfits(student: SentenceTransformer, bench: Bench) -> None:
+def refuse_misfits(student: SentenceTransformer, bench: MeasuringData) -> None:
     """Let the recipe's method, where it names one or chooses for a run, say now that it cannot train this candidate.
 
     Raises:

@@ -15,7 +15,7 @@ from distilvec.methods.base import Method, TeacherInfo
 from distilvec.progress import within
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.store import SignalStore
-from distilvec.training import Fitted, Material, Settings, StoreSource, fit
+from distilvec.training import Fitted, Material, StoreSource, TrainingSettings, fit
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -66,6 +66,6 @@ def short_training(
         return fit(student, method, learnt, quiet_settings(training, optimizer, place))
 
 
-def quiet_settings(training: Mapping[str, Any], optimizer: OptimizerSection, place: Path) -> Settings:
+def quiet_settings(training: Mapping[str, Any], optimizer: OptimizerSection, place: Path) -> TrainingSettings:
     """Settings of a training of which nothing is kept, in a folder that is thrown away."""
-    return Settings(TrainingSection.model_validate({**training, **QUIET}), optimizer, place / "probe-run")
+    return TrainingSettings(TrainingSection.model_validate({**training, **QUIET}), optimizer, place / "probe-run")

@@ -31,8 +31,7 @@ from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
 from distilvec.judging import CachedEncoder
 from distilvec.judging.agreement import likeness
-from distilvec.methods.base import Method
-from distilvec.methods.code import code_of
+from distilvec.methods.base import Method, foreign_classes
 from distilvec.recipe.sections import OptimizerSection
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Lesson:
         """Spearman's correlation of the student's cosines with the teacher's over pairs of held-out texts."""
         return likeness(self.vectors, CachedEncoder(student, name=name)(self.held))["similarity_spearman"]
 
-    def learnt(self, task: Probe, steps: int) -> float:
+    def learnt(self, task: Trial, steps: int) -> float:
         """Train a student in place for so many steps; the order after it."""
         settings = {**self.training, "max_steps": steps}
         if (warmup := settings.get("warmup_steps") or 0) >= 1:  # a number of steps, not a share of them
@@ -75,7 +74,7 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class Probe:
+class Trial:
     """A candidate to train: its name, the untrained student, and a method that is not built yet."""
 
     name: str
@@ -91,10 +90,10 @@ class Trainings:
         EnvironmentProblem: a worker ended before its training did.
     """
 
-    def __init__(self, lesson: Lesson, probes: Sequence[Probe]) -> None:
+    def __init__(self, lesson: Lesson, probes: Sequence[Trial]) -> None:
         self.lesson = lesson
         on_cpu = all(next(probe.student.parameters()).device.type == "cpu" for probe in probes)
-        at_home = on_cpu and all(code_of(probe.method) is None for probe in probes)
+        at_home = on_cpu and not any(foreign_classes(probe.method) for probe in probes)
         self.workers = min(torch.get_num_threads(), len(probes), MOST) if at_home else 1
         if self.workers > 1 and not _travels((lesson, probes)):
             self.workers = 1
@@ -143,7 +142,7 @@ class Trainings:
             worker.kill()
             worker.wait()
 
-    def orders(self, probes: Sequence[Probe], steps: int) -> Iterator[float | DistilvecError]:
+    def orders(self, probes: Sequence[Trial], steps: int) -> Iterator[float | DistilvecError]:
         """The order of each candidate after so many steps, or why it could not be trained; the students themselves are
         left as they are.
         """
@@ -162,7 +161,7 @@ class Trainings:
                 self._stop()  # nobody waits for what is still being trained
             pool.shutdown(cancel_futures=True)
 
-    def _asked(self, probe: Probe, steps: int) -> float | DistilvecError:
+    def _asked(self, probe: Trial, steps: int) -> float | DistilvecError:
         worker = self._idle.get()
         assert worker.stdout is not None
         try:

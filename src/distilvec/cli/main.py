@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import os
 import signal
@@ -14,7 +15,6 @@ from typing import Annotated, Any
 
 import typer
 
-from distilvec.cli import commands, index_commands, measures, planning
 from distilvec.cli.options import Changes, Command, Commands, Engine, Output, Quiet, at_home, say, silence
 from distilvec.errors import GO_ON, DistilvecError, printable
 from distilvec.interruption import terminable
@@ -276,15 +276,28 @@ def compare(
     say(start(loaded, methods, seeds=seeds, tune=tune, reference=reference).table())
 
 
-for _group, _commands in (
-    (START, (commands.recipes, planning.plan, commands.questions, commands.mine, commands.finetune, commands.shrink)),
-    (JUDGE, (commands.evaluate, measures.compress, measures.geometry, commands.align, measures.drift)),
-    (SHIP, (measures.export, commands.serve, commands.push)),
-    (INDEXES, (index_commands.check_index, index_commands.adapt)),
-    (DEVELOP, (commands.methods, commands.new_method, commands.doctor, commands.size, commands.clean)),
-):
-    for _command in _commands:
-        app.command(cls=Command, rich_help_panel=_group)(_command)
+#: Commands of this file, for which those of the others are not imported.
+_OWN = {"compare", "demo", "run", "teach", "train"}
+
+
+@functools.cache
+def every_command() -> typer.Typer:
+    """The whole command line: `app` with the commands of the other files."""
+    from distilvec.cli import commands, index_commands, measures, planning
+
+    for group, functions in (
+        (
+            START,
+            (commands.recipes, planning.plan, commands.questions, commands.mine, commands.finetune, commands.shrink),
+        ),
+        (JUDGE, (commands.evaluate, measures.compress, measures.geometry, commands.align, measures.drift)),
+        (SHIP, (measures.export, commands.serve, commands.push)),
+        (INDEXES, (index_commands.check_index, index_commands.adapt)),
+        (DEVELOP, (commands.methods, commands.new_method, commands.doctor, commands.size, commands.clean)),
+    ):
+        for function in functions:
+            app.command(cls=Command, rich_help_panel=group)(function)
+    return app
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -292,21 +305,28 @@ def main(arguments: list[str] | None = None) -> None:
 
     2 user, 3 data, 4 environment, 130 Ctrl-C, 143 SIGTERM.
     """
+    given = sys.argv[1:] if arguments is None else arguments
+
+    def obey() -> Any:
+        known = app if _command(given) in _OWN else every_command()
+        return one_screen()(known)(args=arguments, standalone_mode=False)
+
     with terminable() as received:
-        _guard(
-            lambda: one_screen()(app)(args=arguments, standalone_mode=False),
-            arguments if arguments is not None else sys.argv[1:],
-            received,
-        )
+        _guard(obey, given, received)
 
 
 #: Commands that begin anew when they are called again.
 _KEEP_NOTHING = {"adapt", "check-index", "compress", "drift", "export", "geometry", "shrink"}
 
 
+def _command(arguments: list[str]) -> str:
+    """The command among the words of a command line; "" without one."""
+    return next((word for word in arguments if not word.startswith("-")), "")
+
+
 def _keeps_nothing(arguments: list[str]) -> bool:
     """Tell whether a command that is interrupted has nothing to go on from."""
-    command = next((word for word in arguments if not word.startswith("-")), "")
+    command = _command(arguments)
     given = {word.partition("=")[0] for word in arguments}
     if command == "evaluate":  # MTEB's result files are kept as they come
         return "--results" not in given

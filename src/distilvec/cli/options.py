@@ -25,7 +25,7 @@ def at_home(path: Path | None) -> Path | None:
     return None if path is None else Path(home(str(path)))
 
 
-class _Shown:
+class _PlainHelp:
     """Help in which arguments are in capitals, and a switch is not shown with a value that it does not take."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -38,11 +38,11 @@ class _Shown:
         return parameters
 
 
-class Command(_Shown, TyperCommand):
+class Command(_PlainHelp, TyperCommand):
     """A command of distilvec."""
 
 
-class Commands(_Shown, TyperGroup):
+class Commands(_PlainHelp, TyperGroup):
     """All of them."""
 
 

@@ -6,7 +6,7 @@ from distilvec.corpus.audit import Audit
 from distilvec.corpus.batch import Batch
 from distilvec.corpus.corpus import Corpus, read_corpus
 from distilvec.corpus.keys import PAIR, content_key, content_keys, join_pair, split_pair
-from distilvec.corpus.parts import Part
+from distilvec.corpus.sources import Part
 from distilvec.late import exports
 
 if TYPE_CHECKING:

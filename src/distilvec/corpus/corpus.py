@@ -20,8 +20,7 @@ from distilvec.corpus.column_names import ColumnNames, ColumnOptions
 from distilvec.corpus.columns import ITEMS, TextColumn, open_numbers
 from distilvec.corpus.files import FORMAT, new_files, publish, read_manifest, source_digest
 from distilvec.corpus.keys import PAIR, canonical_keys, folded
-from distilvec.corpus.parts import PART, Part, joined, prompts_of
-from distilvec.corpus.sources import Source, find_source
+from distilvec.corpus.sources import Part, Source, find_source
 from distilvec.corpus.split import USUAL_SHARE, share_for
 from distilvec.corpus.writer import CorpusWriter
 from distilvec.errors import DataError, DistilvecError
@@ -256,13 +255,12 @@ def read_corpus(
         return ready
     with new_files(folder) as partial:
         manifest = _prepare_split(origin, partial, wanted, holdout=holdout, strict=strict, limit=limit)
-        manifest |= _about(parts, wanted, origin)
+        manifest |= _about(parts, wanted, origin, manifest["names"].get("domains", []))
         publish(partial, folder, {"source": {"name": origin.name, "digest": digest}, "options": options, **manifest})
     if origin.forget is not None:
         origin.forget(wanted.columns)
     corpus = Corpus.open(folder)
     _LOG.info("%s: %s", origin.name, corpus.audit)
-    _tell_lost(parts, corpus)
     return corpus
 
 
@@ -280,22 +278,23 @@ def _joined(parts: list[Part], columns: ColumnOptions, folder: Path, *, alone: b
             where="corpus.parts",
             remedy="Leave domain, limit and revision of the whole out.",
         )
+    from distilvec.corpus.parts import PART, joined
+
     columns["domain"] = PART
-    return joined(
-        parts, columns.get("text", "text"), columns.get("modality"), folder, columns.get("teacher_text") or None
-    )
+    return joined(parts, columns, folder)
 
 
-def _tell_lost(parts: list[Part], corpus: Corpus) -> None:
-    if lost := [part.called for part in parts if part.called not in (corpus.domain_names or ())]:
-        _LOG.warning("no text of part %s is kept: all were rejected, or are in parts before it", ", ".join(lost))
+def _about(parts: list[Part], wanted: ColumnNames, origin: Source, kept: Sequence[str]) -> dict[str, Any]:
+    """What a manifest says of parts; nothing without any. Warns of those that are not among the domains `kept`."""
+    if not parts:
+        return {}
+    from distilvec.corpus.parts import prompts_of
 
-
-def _about(parts: list[Part], wanted: ColumnNames, origin: Source) -> dict[str, Any]:
-    """What a manifest says of parts; nothing without any."""
     weights = {part.called: part.weight for part in parts}
+    if lost := ", ".join(name for name in weights if name not in kept):
+        _LOG.warning("no text of part %s is kept: all were rejected, or are in parts before it", lost)
     shipped = prompts_of(parts, wanted.text)
-    return {"parts": {"weights": weights, "prompts": shipped, "begin": origin.prompts}} if parts else {}
+    return {"parts": {"weights": weights, "prompts": shipped, "begin": origin.prompts}}
 
 
 def _options(wanted: ColumnNames, **others: Any) -> dict[str, Any]:

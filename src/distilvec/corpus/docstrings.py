@@ -64,7 +64,7 @@ def _collect(limit: int | None, seed: int) -> list[dict[str, str]]:
     pairs: list[dict[str, str]] = []
     counts = dict.fromkeys(ranked, 0)
     largest = _LARGEST_FILE if limit is None else _LARGEST_OF_MANY
-    seen = _Seen()
+    seen = _KnownPairs()
     share = None if limit is None else max(1, -(-limit // _PACKAGES))
     while (queues or waiting) and (limit is None or len(pairs) < limit):
         if not queues:
@@ -85,7 +85,7 @@ def _collect(limit: int | None, seed: int) -> list[dict[str, str]]:
     return pairs
 
 
-class _Seen:
+class _KnownPairs:
     """The pairs so far; recognises a repeat by the beginning or end of its texts, or as a near duplicate."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from distilvec.errors import DataError
 
 
-class _Form(NamedTuple):
+class _UnreadForm(NamedTuple):
     """A form that is not read, by how its content begins and by its suffixes; OLD in the remedy is the file's name."""
 
     what: str
@@ -21,29 +21,31 @@ class _Form(NamedTuple):
 
 _SHEET, _RENAME = "Save the sheet as CSV UTF-8", "Give it the name that it should have: "
 _FORMS = (
-    _Form("a Parquet file", (b"PAR1",), (), f"{_RENAME}OLD.parquet."),
-    _Form("packed with gzip", (b"\x1f\x8b",), (), f"{_RENAME}OLD.gz."),
-    _Form("packed with zstandard", (b"\x28\xb5\x2f\xfd",), (), f"{_RENAME}OLD.zst."),
-    _Form("packed with bzip2", (b"BZh91AY&SY",), (".bz2",), "Unpack it: bunzip2 -k OLD"),
-    _Form("packed with xz", (b"\xfd7zXZ\0",), (".xz",), "Unpack it: unxz -k OLD"),
-    _Form("a workbook, or a ZIP archive", (b"PK\3\4",), (".xlsx", ".xlsm", ".ods", ".zip"), f"{_SHEET}, or unzip it."),
-    _Form("a workbook", (b"\xd0\xcf\x11\xe0",), (".xls",), f"{_SHEET}."),
-    _Form(
+    _UnreadForm("a Parquet file", (b"PAR1",), (), f"{_RENAME}OLD.parquet."),
+    _UnreadForm("packed with gzip", (b"\x1f\x8b",), (), f"{_RENAME}OLD.gz."),
+    _UnreadForm("packed with zstandard", (b"\x28\xb5\x2f\xfd",), (), f"{_RENAME}OLD.zst."),
+    _UnreadForm("packed with bzip2", (b"BZh91AY&SY",), (".bz2",), "Unpack it: bunzip2 -k OLD"),
+    _UnreadForm("packed with xz", (b"\xfd7zXZ\0",), (".xz",), "Unpack it: unxz -k OLD"),
+    _UnreadForm(
+        "a workbook, or a ZIP archive", (b"PK\3\4",), (".xlsx", ".xlsm", ".ods", ".zip"), f"{_SHEET}, or unzip it."
+    ),
+    _UnreadForm("a workbook", (b"\xd0\xcf\x11\xe0",), (".xls",), f"{_SHEET}."),
+    _UnreadForm(
         "an SQLite database",
         (b"SQLite format 3\0",),
         (".db", ".sqlite", ".sqlite3"),
         "Write the rows out: sqlite3 -csv -header OLD 'SELECT text FROM NAME' > new.csv",
     ),
-    _Form(
+    _UnreadForm(
         "the dump of a database", (), (".sql", ".dump"), "Load it, and write a query's rows out as CSV with a header."
     ),
-    _Form(
+    _UnreadForm(
         "an Arrow file",
         (b"ARROW1",),
         (".arrow", ".feather", ".ipc"),
         "Make Parquet of it: pyarrow.parquet.write_table(pyarrow.feather.read_table(OLD), NEW).",
     ),
-    _Form("a pickle", (), (".pkl", ".pickle"), "Make Parquet of it: pandas.read_pickle(OLD).to_parquet(NEW)."),
+    _UnreadForm("a pickle", (), (".pkl", ".pickle"), "Make Parquet of it: pandas.read_pickle(OLD).to_parquet(NEW)."),
 )
 #: UTF-32's first, whose mark begins as UTF-16's does.
 _MARKS = {b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}

@@ -33,7 +33,7 @@ ROWS, _SECONDS = 20_000, 20.0
 
 
 @dataclass(frozen=True)
-class Address:
+class HubAddress:
     """hub:NAME[@CONFIG][:SPLIT], and the revision asked for."""
 
     text: str
@@ -43,13 +43,13 @@ class Address:
     revision: str | None
 
     @classmethod
-    def read(cls, text: str, revision: str | None = None) -> Address:
+    def read(cls, text: str, revision: str | None = None) -> HubAddress:
         name, _, split = text.removeprefix(HUB).partition(":")
         name, _, config = name.partition("@")
         return cls(text, name, config or None, split or None, revision)
 
 
-def fingerprint(address: Address) -> str:
+def fingerprint(address: HubAddress) -> str:
     """Equal where the data are: by the commit where one is known or asked for, else by the files' own marks.
 
     Raises:
@@ -61,12 +61,12 @@ def fingerprint(address: Address) -> str:
     return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
-def pinned(address: Address) -> str | None:
+def pinned(address: HubAddress) -> str | None:
     """The commit that is asked for, where it is one and no branch or tag."""
     return address.revision if _COMMIT.fullmatch(address.revision or "") else None
 
 
-def commit_of(address: Address) -> str | None:
+def commit_of(address: HubAddress) -> str | None:
     """The commit that the address means today; None of data that lie elsewhere.
 
     Raises:
@@ -77,7 +77,7 @@ def commit_of(address: Address) -> str | None:
 
 
 def stream(
-    address: Address, columns: Sequence[str], prepare: Callable[[Any], Any], folder: Path | None, key: str
+    address: HubAddress, columns: Sequence[str], prepare: Callable[[Any], Any], folder: Path | None, key: str
 ) -> Iterator[Row]:
     """The rows of a data set, from those that are kept and then from the hub.
 
@@ -97,7 +97,7 @@ def stream(
             place.mkdir(parents=True, exist_ok=True)
             if not stack.enter_context(locked(place.with_name(f"{place.name}.lock"), wait=False)):
                 place = None  # another process keeps these rows
-        kept = _Kept(place)
+        kept = _KeptRows(place)
         number = 0
         for value in kept.rows():
             number += 1
@@ -127,7 +127,7 @@ def forget(folder: Path, key: str, read: int) -> None:
     if not place.exists():
         return
     with locked(place.with_name(f"{place.name}.lock"), wait=False) as own:
-        if own and _Kept(place).count <= read:
+        if own and _KeptRows(place).count <= read:
             with suppress(OSError):
                 for file in (each for each in place.iterdir() if _PART.fullmatch(each.name)):
                     file.unlink()
@@ -135,7 +135,7 @@ def forget(folder: Path, key: str, read: int) -> None:
 
 
 def _fetched(
-    address: Address, columns: Sequence[str], prepare: Callable[[Any], Any], kept: _Kept
+    address: HubAddress, columns: Sequence[str], prepare: Callable[[Any], Any], kept: _KeptRows
 ) -> Iterator[dict[str, Any]]:
     """Rows from where the kept ones end; written as they come, and what is not written yet when it ends in any way."""
     dataset = prepare(_opened(address, columns))
@@ -151,7 +151,7 @@ def _fetched(
         kept.write()
 
 
-class _Kept:
+class _KeptRows:
     """Parts of rows on disk: rows-N.parquet, and rows-N.json with the place after it, without which it does not exist.
 
     Args:
@@ -225,7 +225,7 @@ def _record(about: Path) -> dict[str, Any] | None:
     return record
 
 
-def _opened(address: Address, columns: Sequence[str]) -> Any:
+def _opened(address: HubAddress, columns: Sequence[str]) -> Any:
     """The streamed columns of an address's split; of train, or the only one, where none is named."""
     builder = _builder(address)
     dataset = _split(builder, address)
@@ -239,7 +239,7 @@ def _opened(address: Address, columns: Sequence[str]) -> Any:
     return dataset.select_columns(list(columns))
 
 
-def _split(builder: Any, address: Address) -> Any:
+def _split(builder: Any, address: HubAddress) -> Any:
     try:
         splits = builder.as_streaming_dataset()
     except (OSError, ValueError) as error:
@@ -251,7 +251,7 @@ def _split(builder: Any, address: Address) -> Any:
     return splits[address.split] if address.split else chosen_split(splits, address.text)
 
 
-def _builder(address: Address) -> Any:
+def _builder(address: HubAddress) -> Any:
     from datasets import load_dataset_builder
 
     try:
@@ -260,7 +260,7 @@ def _builder(address: Address) -> Any:
         raise _problem(address, error) from error
 
 
-def _problem(address: Address, error: Exception) -> DataError | EnvironmentProblem:
+def _problem(address: HubAddress, error: Exception) -> DataError | EnvironmentProblem:
     from datasets.data_files import EmptyDatasetError
     from datasets.exceptions import DataFilesNotFoundError, DatasetNotFoundError
 

@@ -5,73 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from distilvec.corpus.column_names import ColumnOptions
 from distilvec.corpus.keys import canonical, is_blank
 from distilvec.corpus.rows import Row
-from distilvec.corpus.sources import Source, find_source
+from distilvec.corpus.sources import Part, Source, find_source
 from distilvec.errors import DataError, DistilvecError
 from distilvec.kinds.base import Kind
 
 #: The column that names the part; U+001F keeps it apart from any that a file has.
 PART = "\x1fpart"
-
-
-@dataclass(frozen=True)
-class Part:
-    """One source of several.
-
-    Attributes:
-        path: as `read_corpus` takes it.
-        name: of its domain, and of its prompt in the student; None = the file's, without its suffixes.
-        text: its text column or columns, where they are called otherwise than in the other parts.
-        weight: how often an epoch reads each of its items, > 0.
-        prompt: what stands before each text, or one for each text column; "" = nothing.
-        limit: rows that are read of it; None = all.
-        revision: of a data set of the hub.
-    """
-
-    path: Any
-    name: str | None = None
-    text: str | Sequence[str] | None = None
-    weight: float = 1.0
-    prompt: str | Sequence[str] = ""
-    limit: int | None = None
-    revision: str | None = None
-
-    @property
-    def called(self) -> str:
-        """Its name, given or made of the path.
-
-        >>> Part("data/faq.jsonl.gz").called, Part("hub:name/faq:train").called
-        ('faq', 'faq')
-        """
-        if self.name is not None:
-            return self.name
-        if not isinstance(self.path, str | Path):
-            return "items"
-        path = str(self.path)
-        address = path.removeprefix("hub:").partition("@")[0].partition(":")[0] if path.startswith("hub:") else path
-        return Path(address).name.partition(".")[0] or path
-
-    def prompts(self, columns: int) -> tuple[str, ...]:
-        """What stands before the text of each column.
-
-        Raises:
-            DistilvecError: several prompts, and another number of columns.
-        """
-        if isinstance(self.prompt, str):
-            return (self.prompt.lstrip(),) * columns  # texts are kept without white space around them
-        if len(self.prompt) != columns:
-            raise DistilvecError(
-                f"{self.called} has {len(self.prompt)} prompts and {columns} text columns",
-                where="corpus.parts",
-                remedy="Give one prompt, or one for each column.",
-            )
-        return tuple(prompt.lstrip() for prompt in self.prompt)
 
 
 def prompts_of(parts: Sequence[Part], columns: Sequence[str]) -> dict[str, str]:
@@ -100,38 +46,32 @@ def prompts_of(parts: Sequence[Part], columns: Sequence[str]) -> dict[str, str]:
     return found if other is None else {"document": other, **found}
 
 
-def joined(
-    parts: Sequence[Part],
-    text: str | Sequence[str],
-    modality: str | None,
-    folder: Path | None,
-    teacher_text: str | None = None,
-) -> Source:
+def joined(parts: Sequence[Part], columns: ColumnOptions, folder: Path | None) -> Source:
     """One source of the rows of all parts, one part after the other.
 
     Args:
-        text: the text columns of parts that name none, and of the rows.
-        teacher_text: the column that the teacher reads instead, with the prompt of the texts.
-        modality, folder: as for `find_source`.
+        columns: of the rows, and of parts that name no text column; the teacher's text has the prompt of the others.
+        folder: as for `find_source`.
 
     Raises:
         DistilvecError, DataError, EnvironmentProblem: see `find_source`; parts that do not go together.
     """
     names = [part.called for part in parts]
     _check_names(names)
+    modality, teacher_text = columns.get("modality"), columns.get("teacher_text")
     sources = [find_source(part.path, modality, folder=folder, revision=part.revision) for part in parts]
     kinds = {source.kind.name for source in sources}
     if len(kinds) > 1:
         raise DistilvecError(f"the parts hold {' and '.join(sorted(kinds))} items", where="corpus.parts")
     kind = sources[0].kind
-    usual, read = _columns_of(parts, text, kind)
+    usual, read = _columns_of(parts, columns.get("text", "text"), kind)
     prompts = [part.prompts(len(usual)) for part in parts]
     begin = {name: each for name, each in zip(names, prompts, strict=True) if any(each)}
     if prompts_of(parts, usual) and not kind.folded:
         raise DistilvecError(f"prompts are for texts, not for {kind.noun}", where="corpus.parts")
-    if teacher_text is not None:
+    if teacher_text:
         _check_one_prompt(prompts)
-    if teacher_text is not None and teacher_text not in usual:
+    if teacher_text and teacher_text not in usual:
         read, prompts = [[*own, teacher_text] for own in read], [(*each, each[0]) for each in prompts]
         usual = [*usual, teacher_text]
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from distilvec.corpus.readers import SUFFIXES, about_rows, file_kind, read_file
 from distilvec.corpus.rows import Row, require_columns, shown, unchanged
-from distilvec.corpus.tables import check_iterable, chosen_split, is_dataset, is_table, no_files, table_rows
 from distilvec.errors import DataError, DistilvecError
 from distilvec.kinds.base import BY_SUFFIX, TABLE, Kind, find_kind
 
@@ -43,6 +42,60 @@ class Source:
     forget: Callable[[Sequence[str]], None] | None = None
     expected: Callable[[], int | None] = lambda: None
     prompts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One source of several.
+
+    Attributes:
+        path: as `read_corpus` takes it.
+        name: of its domain, and of its prompt in the student; None = the file's, without its suffixes.
+        text: its text column or columns, where they are called otherwise than in the other parts.
+        weight: how often an epoch reads each of its items, > 0.
+        prompt: what stands before each text, or one for each text column; "" = nothing.
+        limit: rows that are read of it; None = all.
+        revision: of a data set of the hub.
+    """
+
+    path: Any
+    name: str | None = None
+    text: str | Sequence[str] | None = None
+    weight: float = 1.0
+    prompt: str | Sequence[str] = ""
+    limit: int | None = None
+    revision: str | None = None
+
+    @property
+    def called(self) -> str:
+        """Its name, given or made of the path.
+
+        >>> Part("data/faq.jsonl.gz").called, Part("hub:name/faq:train").called
+        ('faq', 'faq')
+        """
+        if self.name is not None:
+            return self.name
+        if not isinstance(self.path, str | Path):
+            return "items"
+        path = str(self.path)
+        address = path.removeprefix("hub:").partition("@")[0].partition(":")[0] if path.startswith("hub:") else path
+        return Path(address).name.partition(".")[0] or path
+
+    def prompts(self, columns: int) -> tuple[str, ...]:
+        """What stands before the text of each column.
+
+        Raises:
+            DistilvecError: several prompts, and another number of columns.
+        """
+        if isinstance(self.prompt, str):
+            return (self.prompt.lstrip(),) * columns  # texts are kept without white space around them
+        if len(self.prompt) != columns:
+            raise DistilvecError(
+                f"{self.called} has {len(self.prompt)} prompts and {columns} text columns",
+                where="corpus.parts",
+                remedy="Give one prompt, or one for each column.",
+            )
+        return tuple(prompt.lstrip() for prompt in self.prompt)
 
 
 def find_source(
@@ -83,9 +136,7 @@ def find_source(
         if not _exists(path) and not path.suffix and not path.is_symlink():
             raise DataError("there is no such file or folder", where=str(path), remedy="Check the path.")
         return _folder(path, asked) if path.is_dir() else _files([path], str(path), asked)
-    if is_dataset(source):
-        return _dataset(source, "the data set", kind)
-    return _items(source, kind)
+    return _given(source, kind)
 
 
 def _exists(path: Path) -> bool:
@@ -201,7 +252,12 @@ def _is_read(path: Path, own: Sequence[str]) -> bool:
         return False
 
 
-def _items(items: Any, kind: Kind) -> Source:
+def _given(items: Any, kind: Kind) -> Source:
+    """What Python gives: a data set, a table, or rows."""
+    from distilvec.corpus.tables import check_iterable, is_dataset, is_table, no_files, table_rows
+
+    if is_dataset(items):
+        return _dataset(items, "the data set", kind)
     fingerprint = number = None
     if not (table := is_table(items)):
         check_iterable(items)
@@ -250,6 +306,8 @@ def _with_columns(rows: Iterator[Row], columns: Sequence[str], kind: Kind) -> It
 
 
 def _dataset(dataset: Any, name: str, kind: Kind) -> Source:
+    from distilvec.corpus.tables import chosen_split
+
     dataset = chosen_split(dataset, name)
     # An iterable data set reads what it likes, whenever it is asked: only the table kind has a fingerprint.
     fingerprint = getattr(dataset, "_fingerprint", None) if hasattr(dataset, "__len__") else None
@@ -287,7 +345,7 @@ def _dataset_rows(dataset: Any, name: str, at_once: int) -> Iterator[Row]:
 def _hub(named: str, revision: str | None, kind: Kind, folder: Path | None) -> Source:
     from distilvec.corpus import hub
 
-    address = hub.Address.read(named, revision)
+    address = hub.HubAddress.read(named, revision)
     identity = hub.fingerprint(address)
     read = 0
 

@@ -20,7 +20,7 @@ BATCH_ITEMS = 8192
 BATCH_CHARACTERS = 8 << 20
 
 
-class _Text(NamedTuple):
+class _ItemRow(NamedTuple):
     item: Item
     text: str
     identity: str
@@ -62,7 +62,7 @@ class CorpusWriter:
         self.labels = LabelColumn(folder)
         self._domains = NamedColumn(folder, "domains") if wanted.domain else None
         self._seen, self._state = SeenKeys(), hashlib.blake2b(digest_size=KEY_BYTES)
-        self._waiting: list[_Text] = []
+        self._waiting: list[_ItemRow] = []
         self._made: dict[bytes, bool] = {}  # key of what was made: whether the source had it, too, later
         self._characters = self._next_group = 0
         if "modality" not in wanted.kind.unsaid:
@@ -86,7 +86,7 @@ class CorpusWriter:
             if text is not None and identity is not None:
                 # One lesson for all columns: then they are the same thing said in several ways, and none is a negative.
                 role = min(place, 1 if self.wanted.teacher_text else 2) if self.grouped else item.role or 0
-                self._waiting.append(_Text(item, text, identity, self._next_group, role))
+                self._waiting.append(_ItemRow(item, text, identity, self._next_group, role))
                 self._characters += len(text) + len(item.teacher_text or "")
         self._next_group += 1
         self.components += item.components
@@ -116,7 +116,7 @@ class CorpusWriter:
             if self.wanted.made:
                 self._make_more([each for each, left_out in zip(waiting, held.tolist(), strict=True) if not left_out])
 
-    def _make_more(self, texts: list[_Text]) -> None:
+    def _make_more(self, texts: list[_ItemRow]) -> None:
         """Write what is made of texts that are trained on, and is not there already."""
         domains = np.array([each.item.domain or "" for each in texts])
         count = round(self.wanted.made * len(texts))
@@ -145,7 +145,7 @@ class CorpusWriter:
         self._made[key] = True
         return True
 
-    def _keyed(self, identities: Sequence[str], waiting: Sequence[_Text]) -> np.ndarray:
+    def _keyed(self, identities: Sequence[str], waiting: Sequence[_ItemRow]) -> np.ndarray:
         """Keys [n, 16]. A role column is part of the key; the places in a pair are not."""
         modality = self.wanted.modality
         if not self.wanted.role:
@@ -159,7 +159,7 @@ class CorpusWriter:
             )
         return keys
 
-    def _write(self, waiting: list[_Text], keys: np.ndarray, trained_on: bool = False) -> np.ndarray:
+    def _write(self, waiting: list[_ItemRow], keys: np.ndarray, trained_on: bool = False) -> np.ndarray:
         """bool [n], what is held out: by the texts' hashes, or nothing where all are `trained_on`."""
         import pyarrow as pa
 
@@ -193,7 +193,7 @@ class CorpusWriter:
         column.write(values)
         self._state.update(values.tobytes())
 
-    def _held_out(self, waiting: list[_Text], keys: np.ndarray) -> np.ndarray:
+    def _held_out(self, waiting: list[_ItemRow], keys: np.ndarray) -> np.ndarray:
         """By the hash of the text alone, in a pair that of its first text."""
         identities = [each.identity for each in waiting]
         if self.wanted.joint:

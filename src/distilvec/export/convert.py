@@ -21,10 +21,9 @@ from distilvec.extras import need
 from distilvec.files import temporary, writing
 from distilvec.folders import check, publish
 from distilvec.modules.invariance import cosine_distances, probe_model
-from distilvec.modules.kernel_head import has_kernels
+from distilvec.modules.layouts import has_head, has_kernels
 from distilvec.modules.opening import locate
 from distilvec.modules.pipeline import token_limit
-from distilvec.modules.task_head import has_head
 from distilvec.progress import Ticker, at_work
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ Text = str | Sequence[str]
 _CHUNK = 4096
 
 
-class Settings(BaseModel):
+class ExportSettings(BaseModel):
     """The settings that an export states; see `export_onnx`."""
 
     model_config = ConfigDict(strict=True)
@@ -62,7 +62,7 @@ class OnnxEncoder:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, session: onnxruntime.InferenceSession | OpenVinoSession, settings: Settings
+        self, tokenizer: Tokenizer, session: onnxruntime.InferenceSession | OpenVinoSession, settings: ExportSettings
     ) -> None:
         self.tokenizer, self._session = tokenizer, session
         self._inputs: list[str] = list(settings.inputs)
@@ -227,7 +227,7 @@ def load_onnx(
     if engine not in ENGINES:
         raise DistilvecError(f'"{engine}" is not an engine', remedy=nearest(engine, ENGINES))
     try:
-        settings = Settings.model_validate_json((folder / CONFIG).read_bytes())
+        settings = ExportSettings.model_validate_json((folder / CONFIG).read_bytes())
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         session = ENGINES[engine](folder / files[precision], threads)
         tokenizer.no_padding()

@@ -97,7 +97,7 @@ class _Pipeline(nn.Module):
         return (features[OUTPUT], tokens) if self.states and tokens is not None else features[OUTPUT]
 
 
-class _Table(nn.Module):
+class _StaticTable(nn.Module):
     """A static table and what follows it; a text without pieces has the vector zero, as in an `EmbeddingBag`."""
 
     def __init__(self, student: SentenceTransformer) -> None:
@@ -132,7 +132,7 @@ def write_graph(student: SentenceTransformer, file: Path, *, states: bool = Fals
     if is_static(student):
         names, states = list(INPUTS[:2]), False
         inputs = _static_inputs(student)
-        pipeline = _Table(student)
+        pipeline = _StaticTable(student)
         # Of a module with named arguments, one shape for each of them.
         shapes: Any = tuple({0: free, 1: free} for _ in names)
     else:

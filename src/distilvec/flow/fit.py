@@ -24,15 +24,13 @@ from distilvec.flow.prepare import Prepared, fresh_method, fresh_task
 from distilvec.flow.teach import Taught
 from distilvec.judging.agreement import likeness
 from distilvec.methods.base import Method
-from distilvec.modules.kernel_head import has_kernels
+from distilvec.modules.layouts import has_head, has_kernels
 from distilvec.modules.pipeline import side_prompt
 from distilvec.modules.projection import flattened, is_identity
-from distilvec.modules.task_head import has_head
 from distilvec.recipe import Recipe, given
 from distilvec.store import SignalStore
 from distilvec.students import load_student
 from distilvec.students import ship as save
-from distilvec.tasks.base import Task
 from distilvec.teachers.sections import models_of
 
 if TYPE_CHECKING:
@@ -98,9 +96,9 @@ def _material(prepared: Prepared, lessons: Lessons, task: Task | None) -> traini
     )
 
 
-def _settings(prepared: Prepared) -> training.Settings:
+def _settings(prepared: Prepared) -> training.TrainingSettings:
     """Return how the recipe wants it trained."""
-    return training.Settings(
+    return training.TrainingSettings(
         prepared.recipe.training,
         prepared.recipe.optimizer,
         prepared.output,

@@ -30,7 +30,6 @@ from distilvec.judging import (
 from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.base import Method
 from distilvec.recipe import Recipe, StudentSection, given
-from distilvec.tasks.base import Task
 from distilvec.teachers import Teacher
 from distilvec.training import Fitted
 

@@ -15,7 +15,6 @@ from distilvec.errors import DistilvecError
 from distilvec.files import whole, write_text
 from distilvec.recipe import Recipe
 from distilvec.recipe.places import find_files
-from distilvec.recipe.same_student import differences
 from distilvec.training.checkpoint import newest_checkpoint, refuse_other_code, tidy
 from distilvec.training.checks import data_mark
 from distilvec.training.distributed import launched
@@ -27,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputPlace:
     """An output folder that a run may take.
 
     Attributes:
@@ -43,7 +42,7 @@ class Place:
     known: dict[str, Any] | None
 
 
-def look_at_output(recipe: Recipe, resume: bool) -> Place:
+def look_at_output(recipe: Recipe, resume: bool) -> OutputPlace:
     """Compare the output folder with the recipe; nothing in it is changed.
 
     Raises:
@@ -58,6 +57,8 @@ def look_at_output(recipe: Recipe, resume: bool) -> Place:
     own = recipe.source is not None and saved.exists() and recipe.source.samefile(saved)
     changed: list[str] = []
     if other and resume:
+        from distilvec.recipe.same_student import differences
+
         told = (differences(each, recipe) for each in before)
         changed = min(told, key=len, default=["the saved one cannot be read"])
         other = bool(changed)  # else it continues, and is judged, asked or logged in another way, or in another place
@@ -82,10 +83,10 @@ def look_at_output(recipe: Recipe, resume: bool) -> Place:
             remedy=f"`distilvec evaluate {out / 'student'}` judges the student that is there; without --resume it is "
             "trained again.",
         )
-    return Place(out, other, own, folders.read(out).get("data"))
+    return OutputPlace(out, other, own, folders.read(out).get("data"))
 
 
-def take_output(place: Place, recipe: Recipe, resume: bool, data: dict[str, Any] | None = None) -> Path:
+def take_output(place: OutputPlace, recipe: Recipe, resume: bool, data: dict[str, Any] | None = None) -> Path:
     """Take the folder, and save the resolved recipe there; a run of another recipe or corpus is set aside.
 
     Args:
@@ -119,7 +120,7 @@ def output_folder(recipe: Recipe, resume: bool) -> Path:
     return take_output(look_at_output(recipe, resume), recipe, resume)
 
 
-def begin(place: Place, prepared: Prepared, resume: bool) -> None:
+def begin(place: OutputPlace, prepared: Prepared, resume: bool) -> None:
     """Take the folder of a run whose checks have passed."""
     take_output(place, prepared.recipe, resume, data_mark(prepared.corpus, prepared.code))
     with whole(prepared.output / "rejected.jsonl") as partial:

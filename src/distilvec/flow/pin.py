@@ -74,7 +74,7 @@ def _pin_source(data: CorpusSection | PartSection, known: CorpusSection | PartSe
         return
     from distilvec.corpus import hub
 
-    data.revision = hub.commit_of(hub.Address.read(data.path, data.revision)) or data.revision
+    data.revision = hub.commit_of(hub.HubAddress.read(data.path, data.revision)) or data.revision
 
 
 def _pin_models(sections: Sequence[Any], kept: Sequence[Any]) -> None:

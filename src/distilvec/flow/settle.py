@@ -26,7 +26,7 @@ from distilvec.flow.prepare import (
 from distilvec.flow.start import Start
 from distilvec.flow.teach import class_order
 from distilvec.judging.tasks import JudgingTask
-from distilvec.methods.base import Method, Needs
+from distilvec.methods.base import Method, Needs, foreign_classes
 from distilvec.methods.contract import check_needs, check_pieces
 from distilvec.recipe import Recipe, StudentSection, given
 from distilvec.students import StudentTap
@@ -71,8 +71,11 @@ def settle(recipe: Recipe, corpus: Corpus, teachers: Teachers, start: Start, nam
     method, task = fresh_method(recipe), fresh_task(recipe, corpus, info)
     needs = _needs(recipe, method, describe(info, task), teachers.met)
     _check_student(recipe, method, needs, student, teachers)
-    from distilvec.methods.code import code_of
+    code = None
+    if foreign_classes(method):
+        from distilvec.methods.code import code_of
 
+        code = code_of(method)
     prepared = Prepared(
         recipe=recipe,
         corpus=corpus,
@@ -82,7 +85,7 @@ def settle(recipe: Recipe, corpus: Corpus, teachers: Teachers, start: Start, nam
         needs=needs,
         wanted=_wanted(recipe, method, needs, teachers, task),
         tasks=tuple(judging_tasks(recipe, corpus, named)),
-        code=code_of(method),
+        code=code,
     )
     check(prepared, student)
     return prepared

@@ -24,7 +24,7 @@ from distilvec.modules.blocks import find_transformer
 from distilvec.modules.pipeline import PoolingChoice, limit_length, named_prompt
 from distilvec.recipe import Recipe, StudentSection, TeacherSection, given
 from distilvec.recipe.places import or_a_teacher
-from distilvec.students import Seen, load_student
+from distilvec.students import PassCache, load_student
 from distilvec.students.ship import say_without_pooler
 from distilvec.teachers.cards import fingerprint, hash_files
 from distilvec.teachers.sections import ModelSection, at_revision, models_of
@@ -181,7 +181,7 @@ def make_student(
     teachers: Sequence[TeacherSection],
     corpus: Corpus,
     seed: int,
-    seen: Seen | None = None,
+    seen: PassCache | None = None,
 ) -> SentenceTransformer:
     """The untrained student; the same recipe always gives the same one.
 
@@ -192,7 +192,7 @@ def make_student(
         DistilvecError: it has not been chosen yet, or cannot be made of what the section names.
     """
     torch.manual_seed(seed)
-    student = _made(section, teachers, corpus, Seen() if seen is None else seen)
+    student = _made(section, teachers, corpus, PassCache() if seen is None else seen)
     if section.upcycle is not None:
         from distilvec.students import upcycle
 
@@ -209,7 +209,7 @@ def make_student(
 
 
 def _made(
-    section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seen: Seen
+    section: StudentSection, teachers: Sequence[TeacherSection], corpus: Corpus, seen: PassCache
 ) -> SentenceTransformer:
     """The student as its section names it, before what is done to any of them."""
     texts = LazyTexts(corpus.texts, corpus.train_rows)

@@ -24,7 +24,7 @@ _OWN = re.compile(r"([\w.]+:[^\W\d][\w.]*)(?::(.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class _Row:
+class _ComparedRow:
     """One row of a comparison.
 
     Attributes:
@@ -112,7 +112,7 @@ def row_of(reference: str, variants: Mapping[str, Recipe]) -> str:
     return label if label in variants else reference
 
 
-def _parse(spec: Any) -> _Row:
+def _parse(spec: Any) -> _ComparedRow:
     if isinstance(spec, str):
         name, mark, given = spec.strip().partition(":")
         path = _OWN.fullmatch(spec.strip())
@@ -150,7 +150,7 @@ def _parse(spec: Any) -> _Row:
         )
     changes = {key: value for key, value in options.items() if key.startswith("optimizer.")}
     plain = {key: value for key, value in options.items() if key not in changes}
-    return _Row(name, told, plain, changes, None if label is None else str(label))
+    return _ComparedRow(name, told, plain, changes, None if label is None else str(label))
 
 
 def _dotted(key: str, value: Any) -> dict[str, Any]:

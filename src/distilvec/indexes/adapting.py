@@ -194,7 +194,7 @@ def adapt(
     base = _normalized(_open(model, device))
     order = distinct[np.random.default_rng(seed).permutation(len(distinct))]
     held = min(HELD, len(order) // 5)
-    maps = _Maps(CachedEncoder(base, name=str(model)), matrix, table, order, held, seed)
+    maps = _MapFits(CachedEncoder(base, name=str(model)), matrix, table, order, held, seed)
     curve = maps.curve(order[2 * held : 2 * held + limit])
     best, chosen = max(curve[-1], key=lambda pair: pair[1].choice)
     adapted = _behind(base, [*best.modules()], normalize=unit_length)
@@ -216,7 +216,7 @@ def _write(result: Adaptation, model: str, folder: Path) -> None:
     write_text(folder / FILES[1], f"# {model} on an old index\n\n{result.grid().markdown()}\n")
 
 
-class _Maps:
+class _MapFits:
     """Fits maps to rows and judges them by held-out ones.
 
     Args:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from distilvec.corpus.keys import is_blank
 from distilvec.errors import DataError, DistilvecError
 from distilvec.indexes.rows import overlap, top
-from distilvec.judging.tables import Table, read_table
+from distilvec.judging.tables import TaskTable, read_table
 from distilvec.teachers.vector_files import read_vectors
 
 DEPTH = 10
@@ -87,7 +87,7 @@ def read_queries(
         DistilvecError: neither documents nor vectors say what is right.
     """
     if not isinstance(queries, str | Path):
-        table = Table("queries", list(queries), list(range(1, len(queries) + 1)), "row")
+        table = TaskTable("queries", list(queries), list(range(1, len(queries) + 1)), "row")
     elif (file := Path(queries).expanduser()).is_dir():
         raise DataError("this is a folder, and a file of queries is needed", where=str(file), remedy="Name the file.")
     else:

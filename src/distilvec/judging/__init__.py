@@ -11,7 +11,7 @@ from distilvec.late import exports
 if TYPE_CHECKING:
     from distilvec.judging.automatic import automatic_tasks
     from distilvec.judging.benchmarks import MtebTask
-    from distilvec.judging.bootstrap import Difference, make_score, paired_bootstrap
+    from distilvec.judging.bootstrap import make_score, paired_bootstrap
     from distilvec.judging.clustering import ClusteringTask
     from distilvec.judging.drifting import Drift, drift
     from distilvec.judging.encoder import CachedEncoder, Encode, RidgeMapped, apply_map
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from distilvec.judging.perceptron_fit import PerceptronSettings
     from distilvec.judging.probes import ClassificationTask, RegressionTask
     from distilvec.judging.retrieval import RetrievalTask
-    from distilvec.judging.scores import Outputs, Score
+    from distilvec.judging.scores import Difference, Outputs, Score
     from distilvec.judging.shared import HardItem, hardest
     from distilvec.judging.similarity import PairTask, SimilarityTask
     from distilvec.judging.spec import TaskSpec

@@ -16,9 +16,6 @@ import numpy as np
 from distilvec.corpus.keys import first_of_equal
 from distilvec.corpus.split import leaking
 from distilvec.evenly import sampled_rows
-from distilvec.judging.probes import ClassificationTask, RegressionTask
-from distilvec.judging.retrieval import RetrievalTask
-from distilvec.judging.similarity import PairTask, SimilarityTask
 from distilvec.judging.tasks import JudgingTask
 
 if TYPE_CHECKING:
@@ -93,6 +90,8 @@ def _label_probe(corpus: Corpus) -> JudgingTask | None:
     train, test = sampled_rows(corpus.train_rows, MOST_TRAIN), sampled_rows(corpus.holdout_rows, MOST_TEST)
     if len(test) < FEWEST or float(np.ptp(labels[test])) == 0:
         return None
+    from distilvec.judging.probes import RegressionTask
+
     return RegressionTask(
         "label",
         (corpus.texts(train), labels[train].tolist()),
@@ -112,6 +111,7 @@ def _probe(name: str, corpus: Corpus, codes: np.ndarray, names: list[str] | None
     test = test[known]
     if len(test) < FEWEST or not 2 <= len(classes) <= MOST_CLASSES or len(np.unique(codes[test])) < 2:
         return None
+    from distilvec.judging.probes import ClassificationTask
 
     def columns(rows: np.ndarray) -> tuple[list[str], list[Any]]:
         return corpus.texts(rows), [names[code] if names else int(code) for code in codes[rows]]
@@ -120,6 +120,9 @@ def _probe(name: str, corpus: Corpus, codes: np.ndarray, names: list[str] | None
 
 
 def _pair_tasks(corpus: Corpus, task: str | None) -> list[JudgingTask | None]:
+    from distilvec.judging.retrieval import RetrievalTask
+    from distilvec.judging.similarity import PairTask, SimilarityTask
+
     anchors, positives = held_out_pairs(corpus)
     if len(anchors) < FEWEST:
         return []

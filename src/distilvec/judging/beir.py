@@ -10,14 +10,14 @@ from distilvec.corpus.keys import folded, is_blank
 from distilvec.errors import DataError
 from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.spec import TaskSpec
-from distilvec.judging.tables import Table
+from distilvec.judging.tables import TaskTable
 
 logger = logging.getLogger(__name__)
 #: What each line of the qrels says, under the names that its columns have.
 _QUERY, _DOCUMENT, _GRADE = ("query_id", "query-id"), ("doc_id", "corpus_id", "corpus-id"), ("relevance", "score")
 
 
-def beir_task(spec: TaskSpec, queries: Table, corpus: Table, qrels: Table, **options: Any) -> RetrievalTask:
+def beir_task(spec: TaskSpec, queries: TaskTable, corpus: TaskTable, qrels: TaskTable, **options: Any) -> RetrievalTask:
     """The task of three files; documents without text are left out.
 
     Args:
@@ -65,12 +65,12 @@ def beir_task(spec: TaskSpec, queries: Table, corpus: Table, qrels: Table, **opt
     return task
 
 
-def present_column(table: Table, *columns: str) -> str:
+def present_column(table: TaskTable, *columns: str) -> str:
     """The first of the columns that the table has; where it has none, the first."""
     return next((column for column in columns if table.has(column)), columns[0])
 
 
-def _first(table: Table, *names: str) -> str:
+def _first(table: TaskTable, *names: str) -> str:
     found = next((name for name in names if table.has(name)), None)
     if found is not None:
         return found
@@ -90,7 +90,7 @@ def _find(rows: Mapping[str, int], name: str) -> int | None:
     return rows.get(name, rows.get(other))
 
 
-def _rows_by_id(table: Table, texts: list[str]) -> dict[str, int]:
+def _rows_by_id(table: TaskTable, texts: list[str]) -> dict[str, int]:
     column = _first(table, "_id", "id")
     rows: dict[str, int] = {}
     for row, name in enumerate(table.labels(column)):
@@ -106,7 +106,7 @@ def _rows_by_id(table: Table, texts: list[str]) -> dict[str, int]:
     return rows
 
 
-def _without_blank(corpus: Table, text: str, right: set[str]) -> tuple[Table, set[str]]:
+def _without_blank(corpus: TaskTable, text: str, right: set[str]) -> tuple[TaskTable, set[str]]:
     """Leave out documents without a title and a text, which some published sets have, and say their ids.
 
     Args:

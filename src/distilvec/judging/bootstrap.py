@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,28 +19,13 @@ from scipy.special import ndtri, stdtrit
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging.metrics import METRICS, Floats, measure
-from distilvec.judging.scores import Outputs, Score
+from distilvec.judging.scores import Difference, Outputs, Score
 
 RESAMPLES = 1_000
 LEVEL = 0.95
 #: With more items, draws are made from a seeded part of this size and their deviations scaled by sqrt(part /
 #: n).
 ITEM_CAP = 20_000
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The difference of the scores of a and b (positive = a is better), with its paired interval."""
-
-    value: float
-    interval: tuple[float, float]
-    tasks: tuple[str, ...]
-    n: int
-
-    @property
-    def supported(self) -> bool:
-        """True where the interval leaves out zero; only then may one call a winner."""
-        return self.interval[0] > 0 or self.interval[1] < 0
 
 
 def make_score(

@@ -18,7 +18,7 @@ from distilvec.judging.probes import ClassificationTask, Columns, RegressionTask
 from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.similarity import PairTask, SimilarityTask
 from distilvec.judging.spec import TaskSpec
-from distilvec.judging.tables import Table, read_table
+from distilvec.judging.tables import TaskTable, read_table
 from distilvec.judging.tasks import JudgingTask, folded_parts
 
 
@@ -33,14 +33,14 @@ class _Files:
         self._spec, self.folder = spec, folder
         self._excluded = folded_parts(spec.exclude)
 
-    def table(self, key: str) -> Table:
+    def table(self, key: str) -> TaskTable:
         source = getattr(self._spec, key)
         if source is None:
             where = f"task {self._spec.name}"
             raise DistilvecError(f'the key "{key}" is missing, {self._spec.kind} needs it', where=where)
         return read_table(self.folder / home(source) if isinstance(source, str) else source)
 
-    def items(self, key: str) -> tuple[Table, str, str]:
+    def items(self, key: str) -> tuple[TaskTable, str, str]:
         """A table of labelled images or molecules, and its columns of items and answers."""
         spec, source = self._spec, getattr(self._spec, key)
         images = spec.probe == "images"
@@ -52,7 +52,7 @@ class _Files:
         table = pictures or self.table(key)
         return table, text if pictures or table.has(text) else spec.text, answer
 
-    def test(self, *columns: str) -> Table:
+    def test(self, *columns: str) -> TaskTable:
         """The test table, less the items that have an excluded text in one of the columns."""
         table = self.table("test")
         if not self._excluded:
@@ -69,7 +69,7 @@ class _Files:
 def _probe(spec: TaskSpec, files: _Files) -> JudgingTask:
     regression = spec.kind == "regression"
 
-    def columns(table: Table) -> Columns:
+    def columns(table: TaskTable) -> Columns:
         return table.texts(spec.text), table.numbers(spec.score) if regression else table.labels(spec.label)
 
     validation = columns(files.table("validation")) if spec.validation is not None else None
@@ -83,7 +83,7 @@ def _perceptron(spec: TaskSpec, files: _Files) -> JudgingTask:
 
     def columns(key: str) -> Columns:
         table, text, answer = files.items(key)
-        read = Table.numbers if spec.target == "regression" else Table.labels
+        read = TaskTable.numbers if spec.target == "regression" else TaskTable.labels
         excluded = spec.exclude if key == "test" else ()
         return items.columns(table, text, answer, lambda rows: read(rows, answer), files.folder, excluded)
 
@@ -121,7 +121,7 @@ def _pairs(spec: TaskSpec, files: _Files) -> JudgingTask:
     return PairTask(spec.name, table.texts(spec.text1), table.texts(spec.text2), alike, **_common(spec))
 
 
-def _alike(spec: TaskSpec, table: Table) -> list[bool]:
+def _alike(spec: TaskSpec, table: TaskTable) -> list[bool]:
     labels = [plain_label(label) for label in table.labels(spec.label)]
     if spec.positive is not None:
         positive = plain_label(spec.positive)

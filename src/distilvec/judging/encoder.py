@@ -51,7 +51,7 @@ class CachedEncoder:
         self.model, self.name = model, name
         self.batch_size, self.chunk = batch_size, chunk
         self._spent = SimpleNamespace(seconds=0.0, texts=0)
-        self._sides: dict[str, _Side] = {}
+        self._sides: dict[str, _KnownVectors] = {}
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
         return self._vectors("", texts)
@@ -106,7 +106,7 @@ class CachedEncoder:
         return side if side and self.has_side(side) else ""
 
     def _vectors(self, side: str, texts: Sequence[str]) -> Vectors:
-        store = self._sides.setdefault(side, _Side())
+        store = self._sides.setdefault(side, _KnownVectors())
         # Of equal lengths in their own order: a set's differs from process to process, and batches' rounding with it.
         new = sorted(dict.fromkeys(text for text in texts if text not in store.row), key=len, reverse=True)
         for start in range(0, len(new), self.chunk):
@@ -218,7 +218,7 @@ def apply_map(vectors: npt.NDArray[Any], matrix: npt.NDArray[Any]) -> Vectors:
     return np.asarray(mapped + matrix[width] if len(matrix) > width else mapped, dtype=np.float32)
 
 
-class _Side:
+class _KnownVectors:
     """Vectors of the texts seen so far."""
 
     def __init__(self) -> None:

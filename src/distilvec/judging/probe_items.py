@@ -15,7 +15,7 @@ from distilvec.corpus.problem import Problem
 from distilvec.corpus.sources import find_source
 from distilvec.errors import DataError, EnvironmentProblem
 from distilvec.judging.probes import Columns
-from distilvec.judging.tables import Table
+from distilvec.judging.tables import TaskTable
 from distilvec.judging.tasks import folded_parts
 from distilvec.kinds.base import find_kind
 
@@ -24,7 +24,7 @@ _LOOKED_AT = 200
 _UNLABELLED = "no label"
 
 
-def image_table(path: Path, text: str, answer: str) -> Table | None:
+def image_table(path: Path, text: str, answer: str) -> TaskTable | None:
     """The images of a folder (columns "image", "path" and "folder") or of an .npz file; None where it is neither.
 
     Raises:
@@ -33,7 +33,7 @@ def image_table(path: Path, text: str, answer: str) -> Table | None:
     if not path.is_dir() and path.suffix not in find_kind("image").suffixes:
         return None
     rows = [row for row in find_source(path, "image").rows([text, answer], 0) if row.fault is None]
-    return Table(str(path), [row.value for row in rows], [row.line for row in rows], "image")
+    return TaskTable(str(path), [row.value for row in rows], [row.line for row in rows], "image")
 
 
 class ProbeItems:
@@ -57,10 +57,10 @@ class ProbeItems:
 
     def columns(
         self,
-        table: Table,
+        table: TaskTable,
         text: str,
         answer: str,
-        read: Callable[[Table], list[Any]],
+        read: Callable[[TaskTable], list[Any]],
         folder: Path,
         excluded: Collection[str] = (),
     ) -> Columns:
@@ -113,7 +113,7 @@ class ProbeItems:
                 pass
         return 2 * good > len(values[:_LOOKED_AT])
 
-    def _count(self, table: Table, rows: set[int], reason: str) -> None:
+    def _count(self, table: TaskTable, rows: set[int], reason: str) -> None:
         if rows:
             self.rejected[reason] += len(rows)
             self._first.setdefault(reason, f"{table.source}, {table.unit} {table.lines[min(rows)]}")

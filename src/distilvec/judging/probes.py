@@ -33,7 +33,7 @@ Predict = Callable[[Rows, Rows, Rows, float], Rows]
 Quality = Callable[[Rows, Rows], float]
 
 
-class _Probe(JudgingTask):
+class _ProbeTask(JudgingTask):
     """Texts with a label or number each; train, test and perhaps validation."""
 
     def __init__(
@@ -116,7 +116,7 @@ class _Probe(JudgingTask):
         return [(train[rest], answers[rest], train[part], answers[part]) for rest, part in self._turns()]
 
 
-class ClassificationTask(_Probe):
+class ClassificationTask(_ProbeTask):
     """Logistic regression on frozen embeddings; macro-F1, with accuracy in the details.
 
     `protocol="talas"` is TALAS's evaluation: C = 1, lbfgs, at most 200 iterations, features as they are.
@@ -179,7 +179,7 @@ class ClassificationTask(_Probe):
         return _classify(train, self._train, test, strength)
 
 
-class RegressionTask(_Probe):
+class RegressionTask(_ProbeTask):
     """Ridge regression on frozen, standardised embeddings; R2, with Spearman in the details.
 
     The penalty is 0.01 times the number of rows; with `protocol="tuned"` the best on validation among 1e-4 to

@@ -1,4 +1,4 @@
-"""The score of a model on a task: a value, its interval, and the per-item results that pair two models."""
+"""The score of a model on a task, with the per-item results that pair two models, and the difference of two."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DataError
+from distilvec.words import comparison
 
 #: Items of a task below which two models are not compared: of five nobody knows the scatter, and one has no interval.
 FEWEST_PAIRED = 6
@@ -137,6 +138,34 @@ class Score:
             return cls(**values)
         except (TypeError, KeyError, ValueError, OverflowError, zlib.error) as error:
             raise DataError(f"this is not a score ({error})") from error
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of the scores of a and b (positive = a is better), with its paired interval."""
+
+    value: float
+    interval: tuple[float, float]
+    tasks: tuple[str, ...]
+    n: int
+
+    @property
+    def supported(self) -> bool:
+        """True where the interval leaves out zero; only then may one call a winner."""
+        return self.interval[0] > 0 or self.interval[1] < 0
+
+
+def alarm(named: str, student: str, reference: str, gap: float, interval: tuple[float, float] | None) -> list[str]:
+    """A sentence, the report's own, if the student is not better than what it has to beat; [] if it is.
+
+    Args:
+        named: what on, as in "On the average".
+        gap: how much better the student is, a fraction.
+        interval: of the gap, where there is one.
+    """
+    low, _ = interval or (gap, gap)
+    # A score that is not a number is an alarm, too.
+    return [] if low > 0 else [comparison(named, student, reference, gap, interval)]
 
 
 def _pack(array: npt.NDArray[Any]) -> dict[str, Any]:

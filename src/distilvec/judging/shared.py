@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DataError
-from distilvec.judging.bootstrap import Difference
+from distilvec.judging.scores import Difference
 from distilvec.judging.tasks import top_rows, unit
 
 Array = npt.NDArray[Any]

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from distilvec.errors import DistilvecError, nearest
-from distilvec.judging.bootstrap import Difference, paired_bootstrap
 from distilvec.judging.encoder import CachedEncoder
-from distilvec.judging.scores import Score, can_be_kept, grouped
+from distilvec.judging.scores import Difference, Score, alarm, can_be_kept, grouped
 from distilvec.judging.tasks import JudgingTask, check_tasks, unique
 from distilvec.progress import Ticker
 from distilvec.showing import Shown
-from distilvec.words import comparison, points
+from distilvec.words import points
 
 logger = logging.getLogger(__name__)
 #: From so many tasks on, lines say which of how many is finished.
@@ -61,6 +60,8 @@ class Judgement(Shown):
         Raises:
             DistilvecError: an unknown model, group or task.
         """
+        from distilvec.judging.bootstrap import paired_bootstrap
+
         return paired_bootstrap(self._chosen(a, group), self._chosen(b, group))
 
     def paired(self, a: str, b: str, group: str = "all") -> bool:
@@ -80,7 +81,8 @@ class Judgement(Shown):
                 if not own or not other:
                     continue
                 gap = float(np.mean([s.value for s in own]) - np.mean([s.value for s in other]))
-                interval = paired_bootstrap(own, other).interval if self.paired(student, reference, group) else None
+                paired = self.paired(student, reference, group)
+                interval = self.difference(student, reference, group).interval if paired else None
                 alarms += alarm(named, student, reference, gap, interval)
         return alarms
 
@@ -220,19 +222,6 @@ def judge(
         result.seconds[name], result.texts[name] = encoder.seconds, encoder.encoded
     ticker(done, done)
     return result
-
-
-def alarm(named: str, student: str, reference: str, gap: float, interval: tuple[float, float] | None) -> list[str]:
-    """A sentence, the report's own, if the student is not better than what it has to beat; [] if it is.
-
-    Args:
-        named: what on, as in "On the average".
-        gap: how much better the student is, a fraction.
-        interval: of the gap, where there is one.
-    """
-    low, _ = interval or (gap, gap)
-    # A score that is not a number is an alarm, too.
-    return [] if low > 0 else [comparison(named, student, reference, gap, interval)]
 
 
 def _keyed(averages: Mapping[str, float]) -> dict[str, float]:

@@ -20,7 +20,7 @@ _LONGEST = 1 << 20  # characters of a text
 
 
 @dataclass(frozen=True)
-class Table:
+class TaskTable:
     """Rows of one file (or of a list of mappings), each with its line for error messages.
 
     Attributes:
@@ -60,7 +60,7 @@ class Table:
         """Tell whether the first row has the column."""
         return column in self.rows[0]
 
-    def take(self, rows: Iterable[int]) -> Table:
+    def take(self, rows: Iterable[int]) -> TaskTable:
         """The same with some of the rows, by position."""
         chosen = list(rows)
         return replace(self, rows=[self.rows[row] for row in chosen], lines=[self.lines[row] for row in chosen])
@@ -82,7 +82,7 @@ class Table:
         return values
 
 
-def read_table(source: str | Path | Sequence[Mapping[str, Any]]) -> Table:
+def read_table(source: str | Path | Sequence[Mapping[str, Any]]) -> TaskTable:
     """Read a file of a kind that corpora have (`distilvec.corpus.readers`), or take rows from Python.
 
     Lines of a .txt are the column `text`. Nothing may be broken here: what a corpus leaves out is an error.
@@ -92,7 +92,7 @@ def read_table(source: str | Path | Sequence[Mapping[str, Any]]) -> Table:
         DistilvecError: a kind of file that is not read.
     """
     if not isinstance(source, str | Path):
-        table = Table("rows", list(source), list(range(1, len(source) + 1)), "row")
+        table = TaskTable("rows", list(source), list(range(1, len(source) + 1)), "row")
     else:
         table = _read_file(Path(source))
     if not table.rows:
@@ -104,9 +104,9 @@ def read_table(source: str | Path | Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _read_file(path: Path) -> Table:
+def _read_file(path: Path) -> TaskTable:
     kind = file_kind(path)
-    table = Table(str(path), [], [], "row" if kind in (".json", ".parquet") else "line")
+    table = TaskTable(str(path), [], [], "row" if kind in (".json", ".parquet") else "line")
     for row in read_file(path, None, _LONGEST):
         value = {"text": row.value.strip()} if kind == ".txt" and row.fault is None else row.value
         if row.fault == "empty" or (kind == ".txt" and row.fault is None and is_blank(row.value)):

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from distilvec.corpus.keys import PAIR, folded
 from distilvec.errors import DistilvecError
-from distilvec.judging.bootstrap import make_score
 from distilvec.judging.encoder import Encode
 from distilvec.judging.scores import Outputs, Score
 
@@ -85,6 +84,8 @@ class JudgingTask(ABC):
         return np.array([not any(folded(t) in seen for t in item) for item in self.test_items()], dtype=bool)
 
     def _scored(self, outputs: Outputs, details: dict[str, Any]) -> Score:
+        from distilvec.judging.bootstrap import make_score
+
         return make_score(
             task=self.name,
             kind=self.kind,

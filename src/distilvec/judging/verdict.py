@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
@@ -13,10 +13,13 @@ from distilvec.evenly import evenly_spaced
 from distilvec.judging.agreement import agreement
 from distilvec.judging.collapse import collapse
 from distilvec.judging.encoder import CachedEncoder, RidgeMapped
+from distilvec.judging.scores import alarm
 from distilvec.judging.shared import HardItem, SharedNeighbours, hardest, shared_neighbours
 from distilvec.judging.speed import speed
-from distilvec.judging.suite import Judgement, alarm, judge
 from distilvec.judging.tasks import JudgingTask, settle_tasks
+
+if TYPE_CHECKING:
+    from distilvec.judging.suite import Judgement
 
 #: Names of the rows that every report has, beside the teacher's.
 UNTRAINED, FREE, TRAINED = "untrained student", "free baseline", "student"
@@ -103,6 +106,8 @@ def judge_run(
         for name, model in models.items()
     }
     if tasks:
+        from distilvec.judging.suite import judge
+
         if held_out.teacher in encoders:
             settle_tasks(tasks, encoders[held_out.teacher])
         verdict.judged = judge(encoders, tasks)

@@ -263,3 +263,9 @@ class Method(nn.Module):
     def trains_student(self, progress: float) -> bool:
         """Tell whether the student itself is trained at this point (0 = start, 1 = end); heads always are."""
         return True
+
+
+def foreign_classes(method: Method) -> list[type[Method]]:
+    """The classes of a method, and of those that it holds, that do not come with distilvec."""
+    classes = {type(module) for module in method.modules() if isinstance(module, Method)}
+    return [each for each in classes if each.__module__.split(".")[0] != "distilvec"]

@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from distilvec.methods.base import Method
+from distilvec.methods.base import Method, foreign_classes
 from distilvec.teachers.carried import compiled, is_plain, own_text, source_of
 
 #: Packages whose classes are known by their versions, not by their text.
@@ -22,8 +22,7 @@ def code_of(method: Method) -> str | None:
     classes, numbers and words of their own modules that they name. What an installed package does out of sight of these
     is its version's.
     """
-    classes = {type(module) for module in method.modules() if isinstance(module, Method)}
-    foreign = sorted((each for each in classes if not _is_known(each)), key=_path)
+    foreign = sorted(foreign_classes(method), key=_path)
     if not foreign:
         return None
     seen: dict[str, str] = {}

@@ -18,7 +18,7 @@ _DRAWS = 4
 
 
 @dataclass
-class Asked:
+class QueryBlock:
     """A block of Q queries.
 
     Attributes:
@@ -98,7 +98,7 @@ class Chooser:
         order = np.sort(draw.integers(len(self.documents), size=(queries, _DRAWS * wanted + _DRAWS)), axis=1)
         return draw.permuted(np.where(np.diff(order, axis=1, prepend=-1) > 0, order, -1), axis=1)
 
-    def choose(self, asked: Asked, scores: np.ndarray, numbers: np.ndarray, tries: np.ndarray) -> Chosen:
+    def choose(self, asked: QueryBlock, scores: np.ndarray, numbers: np.ndarray, tries: np.ndarray) -> Chosen:
         """Negatives of a block.
 
         Args:
@@ -134,7 +134,7 @@ class Chooser:
         scores, numbers, ranks = _first(np.concatenate([alive, random], axis=1), section.negatives, *tables)
         return Chosen(numbers, scores, ranks, positives.astype(np.float32), taken, candidates)
 
-    def _own(self, asked: Asked, numbers: np.ndarray) -> np.ndarray:
+    def _own(self, asked: QueryBlock, numbers: np.ndarray) -> np.ndarray:
         """bool [Q, n], documents that answer their query, or are barred."""
         rows, columns = (asked.barred >= 0).nonzero()
         documents = np.concatenate([asked.own, asked.barred[rows, columns]])
@@ -147,7 +147,7 @@ class Chooser:
 
     def _filtered(
         self,
-        asked: Asked,
+        asked: QueryBlock,
         scores: np.ndarray,
         numbers: np.ndarray,
         positives: np.ndarray,
@@ -173,7 +173,7 @@ class Chooser:
             alive = alive & ~near
         return alive
 
-    def _near(self, asked: Asked, numbers: np.ndarray, alive: np.ndarray, limit: float) -> np.ndarray:
+    def _near(self, asked: QueryBlock, numbers: np.ndarray, alive: np.ndarray, limit: float) -> np.ndarray:
         """bool [Q, n], whether a document that is `alive` resembles a positive of its query more than `limit`."""
         near = np.zeros_like(alive)
         starts = np.searchsorted(asked.rows, np.arange(len(numbers) + 1))
@@ -193,7 +193,7 @@ class Chooser:
         return near
 
     def _drawn(
-        self, asked: Asked, positives: np.ndarray, wanted: int, numbers: np.ndarray
+        self, asked: QueryBlock, positives: np.ndarray, wanted: int, numbers: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores and numbers [Q, wanted] of documents drawn at random that pass the filters; -1 where too few did."""
         size, tried = numbers.shape

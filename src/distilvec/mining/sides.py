@@ -10,7 +10,7 @@ import numpy as np
 from distilvec.corpus import Corpus
 from distilvec.corpus.groups import companion_rows
 from distilvec.judging.tasks import unit
-from distilvec.mining.choosing import Asked
+from distilvec.mining.choosing import QueryBlock
 from distilvec.store import SignalStore
 
 
@@ -151,12 +151,12 @@ class Side(Pairs):
         low, high = self._spans(chosen)
         return high - low + 1 + self._had.shape[1]
 
-    def block(self, chosen: np.ndarray) -> Asked:
+    def block(self, chosen: np.ndarray) -> QueryBlock:
         """These queries, int64 [n] of `asked`."""
         low, high = self._spans(chosen)
         rows = np.repeat(np.arange(len(chosen)), high - low)
         within = np.arange(len(rows)) - np.repeat((high - low).cumsum() - (high - low), high - low)
-        return Asked(
+        return QueryBlock(
             unit(self._store.read(self._vectors[chosen])),
             self._positive[chosen],
             rows,

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.folder_checks import check_links
+from distilvec.modules.layouts import KERNELS, has_kernels
 from distilvec.modules.projection import validated_ridge
 from distilvec.modules.settings import tensor_shapes
 
-__all__ = ["GaussianKernels", "Kernel", "bounded", "has_kernels"]
+__all__ = ["GaussianKernels", "Kernel", "bounded"]
 
-_FOLDER, _WEIGHTS, _CONFIG = "kernels", "kernels.safetensors", "kernels.json"
+_WEIGHTS, (_FOLDER, _CONFIG) = "kernels.safetensors", KERNELS
 #: A coordinate is taken for constant where it varies less than this share of the teacher's liveliest one, and less than
 #: this share of its own mean or than this. (Of descriptors with units of their own one may be a billion times another.)
 _OF_THE_LIVELIEST, _OF_ITS_MEAN, _AT_ALL = 1e-5, 1e-3, 1e-4
@@ -261,11 +262,6 @@ class GaussianKernels(nn.Module):
 def bounded(spread: Tensor, bound: str) -> Tensor:
     """Return what a kernel says of the deviation -> log-variance within its bounds."""
     return 10 * torch.tanh(spread / 10) if bound == "soft" else -2 * torch.tanh(spread)
-
-
-def has_kernels(folder: str | Path) -> bool:
-    """Tell whether kernels lie beside the model in this folder."""
-    return (Path(folder) / _FOLDER / _CONFIG).is_file()
 
 
 class _Stack(nn.Module):

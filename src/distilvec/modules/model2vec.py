@@ -15,14 +15,15 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from distilvec.errors import DataError
-from distilvec.modules.settings import damaged, read_json, tensor_shapes
+from distilvec.modules.layouts import MODEL2VEC
+from distilvec.modules.settings import damaged, read_json
 from distilvec.modules.text_ids import check_unknown
 from distilvec.validation import first_problem
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-WEIGHTS, ROWS = "model.safetensors", "embeddings"
+WEIGHTS, ROWS = MODEL2VEC
 #: What model2vec reads of a text where its configuration says nothing.
 LENGTH = 512
 
@@ -31,17 +32,6 @@ class _Settings(BaseModel):
     model_config = ConfigDict(strict=True)
     max_length: int | None = Field(LENGTH, lt=2**32)
     normalize: bool | None = None
-
-
-def is_model2vec(folder: str | Path) -> bool:
-    """Tell whether model2vec saved this folder: by the name of the table in its weights."""
-    place = Path(folder)
-    if not all((place / name).is_file() for name in ("config.json", "tokenizer.json", WEIGHTS)):
-        return False
-    try:
-        return ROWS in tensor_shapes(place / WEIGHTS)
-    except DataError:  # opening it says what is wrong
-        return False
 
 
 def open_model2vec(folder: str | Path, *, name: str, device: str | None = None) -> SentenceTransformer:

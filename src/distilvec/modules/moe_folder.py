@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DataError
-from distilvec.modules.settings import object_in, shards, tensor_shapes
+from distilvec.modules.settings import shards, tensor_shapes
 
 if TYPE_CHECKING:  # recipes import files that import this one, and reading one takes no torch
     from sentence_transformers import SentenceTransformer
 
     from distilvec.modules.moe_encoder import MoeEncoderConfig
 
-__all__ = ["is_nomic_moe", "open_moe"]
+__all__ = ["open_moe"]
 
 #: Field of the published configuration -> ours.
 _SIZES = {
@@ -59,15 +59,6 @@ _FIXED: dict[str, Any] = {
     "scale_attn_weights": True,
     "use_rms_norm": False,
 }
-
-
-def is_nomic_moe(folder: str | Path) -> bool:
-    """Tell whether a folder is a model of nomic-embed-text-v2-moe's published type, which `open_moe` opens.
-
-    transformers' own class for that type knows no mixtures and would make up most of the weights.
-    """
-    config = object_in(Path(folder) / "config.json")
-    return config.get("model_type") == "nomic_bert" and bool(config.get("num_experts"))
 
 
 def open_moe(folder: str | Path, **arguments: Any) -> SentenceTransformer:

@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.modules.eight_bits import eight_bits
 from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders
 from distilvec.modules.guarded import TRUST, lacks_pooler, no_questions, open_modules, open_writing
-from distilvec.modules.moe_folder import is_nomic_moe, open_moe
+from distilvec.modules.layouts import is_model2vec, is_nomic_moe, is_vision
 from distilvec.modules.pipeline import reads_texts, text_routes
 from distilvec.modules.promised_tokens import put_into, put_promised
 from distilvec.modules.settings import damaged, read_json, stated
 from distilvec.modules.text_ids import check_unknown, id_count
-from distilvec.modules.vision import is_vision
 from distilvec.system_errors import system_problem
 
 if TYPE_CHECKING:
@@ -143,8 +141,6 @@ def open_model(
         from distilvec.modules.vision import open_vision
 
         return open_vision(folder, device=device, dtype=dtype)
-    from distilvec.modules.model2vec import is_model2vec
-
     if is_model2vec(folder):
         from distilvec.modules.model2vec import open_model2vec
 
@@ -153,6 +149,8 @@ def open_model(
     if not trust_remote_code and lacks_pooler(folder):
         arguments["add_pooling_layer"] = False
     if int8:
+        from distilvec.modules.eight_bits import eight_bits
+
         arguments["quantization_config"] = eight_bits()
     with no_questions(), explained(name):
         opened = open_pipeline(
@@ -221,7 +219,11 @@ def _refuse_other_kinds(folder: Path, name: str) -> None:
 
 def open_pipeline(source: str, **arguments: Any) -> SentenceTransformer:
     """A saved model that was checked or that we wrote; modules of ours in it open by the classes that are installed."""
-    return (open_moe if is_nomic_moe(source) else open_modules)(source, **arguments)
+    if is_nomic_moe(source):
+        from distilvec.modules.moe_folder import open_moe
+
+        return open_moe(source, **arguments)
+    return open_modules(source, **arguments)
 
 
 def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = False) -> tuple[Any, Any]:

@@ -17,15 +17,16 @@ from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.folder_checks import check_links
+from distilvec.modules.layouts import TASK_HEAD, has_head
 from distilvec.validation import first_problem
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["Encoding", "TaskHead", "has_head", "sentence_vectors"]
+__all__ = ["Encoding", "TaskHead", "sentence_vectors"]
 
 Encoding = Literal["single", "joint", "separate"]
-_FOLDER, _WEIGHTS, _CONFIG = "task", "head.safetensors", "task.json"
+_WEIGHTS, (_FOLDER, _CONFIG) = "head.safetensors", TASK_HEAD
 #: Weights of a head, which a folder of somebody else's could ask memory for.
 _MOST = 1 << 28
 
@@ -182,11 +183,6 @@ class TaskHead(nn.Module):
             told = first_problem(error) if isinstance(error, ValidationError) else error
             raise DataError(f"the task head cannot be read ({told})", where=str(place)) from error
         return head
-
-
-def has_head(folder: str | Path) -> bool:
-    """Tell whether a task head lies beside the model in this folder."""
-    return (Path(folder) / _FOLDER / _CONFIG).is_file()
 
 
 def sentence_vectors(model: SentenceTransformer, features: dict[str, Any]) -> Tensor:

@@ -8,38 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.modules.blocks import without_dropout
 from distilvec.modules.guarded import open_config, open_transformer
-from distilvec.modules.settings import object_in
+from distilvec.modules.layouts import CLS, EITHER, POOLER, PROCESSORS, is_timm
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 ImagePooling = Literal["cls", "mean", "pooler"]
-#: The first token stands for the image, after a last normalisation.
-_CLS = {"deit", "dinov2", "dinov2_with_registers", "dinov3_vit", "vit", "vit_msn"}
-#: What the model calls its pooled output: the normalised mean over all positions.
-_POOLER = {"convnext", "convnextv2"}
-#: The same if the configuration says so, else the first token.
-_EITHER = {"beit", "data2vec-vision"}
-#: Those without a first token that are known to be for images alone; others are told by their image processor.
-_MEAN = {"mobilenet_v1", "mobilenet_v2", "pvt", "pvt_v2", "resnet", "swin", "swinv2"}
-_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
-_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
-
-
-def is_vision(folder: str | Path) -> bool:
-    """Tell whether a bare transformers folder holds a model of images alone, for `open_vision` to open or refuse.
-
-    A folder of sentence-transformers, with modules.json, says itself what it reads, and is none. One of timm is.
-    """
-    place = Path(folder)
-    if (place / "modules.json").is_file() or any((place / name).is_file() for name in _TOKENIZERS):
-        return False
-    known = {*_CLS, *_POOLER, *_EITHER, *_MEAN}
-    return (
-        _of_timm(place)
-        or object_in(place / "config.json").get("model_type") in known
-        or bool(object_in(place / _PROCESSORS[0]).get("image_processor_type"))
-    )
 
 
 def image_pooling(config: Any) -> ImagePooling:
@@ -51,11 +25,11 @@ def image_pooling(config: Any) -> ImagePooling:
     Args:
         config: of the model, from transformers.
     """
-    if config.model_type in _CLS:
+    if config.model_type in CLS:
         return "cls"
-    if config.model_type in _EITHER:
+    if config.model_type in EITHER:
         return "pooler" if config.use_mean_pooling else "cls"
-    return "pooler" if config.model_type in _POOLER else "mean"
+    return "pooler" if config.model_type in POOLER else "mean"
 
 
 def open_vision(folder: str | Path, *, device: str | None = None, dtype: Any = "float32") -> SentenceTransformer:
@@ -77,17 +51,17 @@ def open_vision(folder: str | Path, *, device: str | None = None, dtype: Any = "
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     place = Path(folder)
-    if _of_timm(place):
+    if is_timm(place):
         raise DistilvecError(
             "this is a model of timm, which distilvec does not open",
             where=str(place),
             remedy="Take a vision model of transformers or a file of weights; a teacher can be a function with timm.",
         )
-    if not any((place / name).is_file() for name in _PROCESSORS):
+    if not any((place / name).is_file() for name in PROCESSORS):
         raise DistilvecError(
             "this folder does not say how images are to be brought to the model's size",
             where=str(place),
-            remedy=f"Save its image processor beside it ({_PROCESSORS[0]}).",
+            remedy=f"Save its image processor beside it ({PROCESSORS[0]}).",
         )
     transformer = _transformer(place, dtype)
     modules: list[Any] = [transformer]
@@ -130,9 +104,3 @@ def _width(transformer: Any) -> int:
     with torch.no_grad(), without_dropout(transformer):
         states = transformer({**features, "pixel_values": pixels})
     return int(states["token_embeddings"].shape[-1])
-
-
-def _of_timm(place: Path) -> bool:
-    """As timm writes it to the hub, or as transformers wraps it: both need timm and torchvision."""
-    config = object_in(place / "config.json")
-    return isinstance(config.get("pretrained_cfg"), dict) or config.get("model_type") == "timm_wrapper"

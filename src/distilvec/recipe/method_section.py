@@ -9,11 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, model_serializer, 
 
 from distilvec import plain_yaml
 from distilvec.errors import DistilvecError
+from distilvec.late import Late
 
 #: A method that is chosen by the kind of student.
 AUTO = "auto"
 #: Keys of an earlier form, whose methods are entries of the list now.
 _EARLIER = ("matryoshka", "token_states", "beside")
+_path_of = Late("distilvec.methods.own:path_of")
 
 
 class MethodEntry(BaseModel):
@@ -99,11 +101,9 @@ def _named(value: Any) -> Any:
     """A method's entry with the path of a class in the class's place, here and within."""
     if not isinstance(value, Mapping):
         return value
-    from distilvec.methods.own import path_of
-
     plain = str | int | float | list | tuple | Mapping | None  # what YAML has, pydantic looks at
-    named = {key: each if isinstance(each, plain) else path_of(each) for key, each in value.items() if key == "name"}
-    classes = {key: path_of(each) for key, each in value.items() if isinstance(each, type)}
+    named = {key: each if isinstance(each, plain) else _path_of(each) for key, each in value.items() if key == "name"}
+    classes = {key: _path_of(each) for key, each in value.items() if isinstance(each, type)}
     return {key: _named(each) for key, each in value.items()} | named | classes
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.corpus.readers import table_and_column
-from distilvec.corpus.tables import are_files
 from distilvec.errors import DistilvecError
 from distilvec.files import home
 from distilvec.teachers.databases.address import folder_in
@@ -51,6 +50,8 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
 
     def found(value: Any) -> Any:
         if isinstance(value, list):
+            from distilvec.corpus.tables import are_files
+
             named = [found(each) for each in value]
             return named if are_files(named) else value  # texts, of which one may be called as a file is, stay
         if not isinstance(value, str) or not value:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, field_serializer, field_validator, model_validator
 
-from distilvec.corpus.parts import Part
-from distilvec.corpus.tables import is_dataset, is_table, table_rows
+from distilvec.corpus.sources import Part
 from distilvec.errors import DistilvecError
 from distilvec.kinds.base import find_kind
 from distilvec.teachers.sections import NAME, Asked, ModelSource, Place, TeacherSection, name_of_function
@@ -36,6 +35,10 @@ _REVISION = "of hub:NAME: commit, branch or tag; the saved recipe names the comm
 
 def _listed(source: Any) -> Any:
     """The rows of a frame or table, of which a list would be the names of its columns."""
+    if isinstance(source, str | list):
+        return source
+    from distilvec.corpus.tables import is_table, table_rows
+
     return list(table_rows(source)) if is_table(source) else source
 
 
@@ -208,13 +211,20 @@ class JudgingSection(Section):
                     f"a {type(task).__name__} object cannot be saved in a recipe; judge what the run leaves with it: "
                     'distilvec.evaluate("out/student", task)'
                 )
-            for key, value in task.items() if isinstance(task, Mapping) else ():
-                if is_dataset(value) or is_table(value):
-                    raise ValueError(
-                        f"a {type(value).__name__} ({key}) cannot be saved in a recipe; give its file, or call "
-                        "distilvec.distill or compare, which write one"
-                    )
+            if isinstance(task, Mapping):
+                _refuse_tables(task)
         return tasks
+
+
+def _refuse_tables(task: Mapping[str, Any]) -> None:
+    from distilvec.corpus.tables import is_dataset, is_table
+
+    for key, value in task.items():
+        if is_dataset(value) or is_table(value):
+            raise ValueError(
+                f"a {type(value).__name__} ({key}) cannot be saved in a recipe; give its file, or call "
+                "distilvec.distill or compare, which write one"
+            )
 
 
 class ScorerSection(Section):

@@ -16,7 +16,7 @@ from distilvec.errors import DistilvecError
 from distilvec.judging.bootstrap import paired_bootstrap
 from distilvec.judging.scores import grouped
 from distilvec.report.grid import Cell, Grid
-from distilvec.report.ranks import Ranking, make_ranking
+from distilvec.report.ranks import AverageRanks, make_ranking
 from distilvec.report.rows import (
     GROUP_NAMES,
     GROUPS,
@@ -58,7 +58,7 @@ class CompareTable:
     entries: dict[str, dict[str, Entry]]
     differences: dict[str, dict[str, ScoreDifference]]
     reference: str
-    ranking: Ranking | None = None
+    ranking: AverageRanks | None = None
 
     def grid(self) -> Grid:
         """Averages first, then the average rank, then tasks, then the difference to the reference."""

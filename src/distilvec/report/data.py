@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 from distilvec.errors import printable
 
 
-class Part(BaseModel):
+class RecordPart(BaseModel):
     """Base of all parts of a record: unknown keys are refused, numpy values become Python values."""
 
     model_config = ConfigDict(extra="forbid", ser_json_inf_nan="strings", validate_assignment=True)

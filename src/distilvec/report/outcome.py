@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from distilvec.training import Fitted
 
 
-class Taught(Protocol):
+class TaughtTeacher(Protocol):
     """A teacher with what was seen of it beforehand, its filled store, and what the method asks of it."""
 
     @property
@@ -67,7 +67,7 @@ class Outcome:
 
     recipe: Recipe
     corpus: Corpus
-    taught: Sequence[Taught]
+    taught: Sequence[TaughtTeacher]
     untrained: SentenceTransformer
     shipped: SentenceTransformer
     fitted: Fitted
@@ -93,7 +93,7 @@ class Outcome:
         return any("expert" in name for name in names)
 
     @property
-    def first(self) -> Taught | None:
+    def first(self) -> TaughtTeacher | None:
         """The teacher that agreement is measured with."""
         return self.taught[0] if self.taught else None
 

@@ -27,7 +27,7 @@ LEAST_MODELS, LEAST_TASKS = 3, 5
 
 
 @dataclass(frozen=True)
-class Ranking:
+class AverageRanks:
     """Models by their average rank over tasks.
 
     Attributes:
@@ -83,17 +83,17 @@ def critical_difference(models: int, tasks: int) -> float:
     return quantile * math.sqrt(models * (models + 1) / (6 * tasks))
 
 
-def make_ranking(scores: Scores) -> Ranking | None:
+def make_ranking(scores: Scores) -> AverageRanks | None:
     """Over the tasks that all models have; None with fewer than three models or five tasks."""
     tasks = common_tasks(scores)
     if len(scores) < LEAST_MODELS or len(tasks) < LEAST_TASKS:
         return None
     ranked = ranks(scores, tasks)
     average = dict(zip(scores, map(float, ranked.mean(axis=0)), strict=True))
-    return Ranking(average, len(tasks), friedman(ranked), critical_difference(len(scores), len(tasks)))
+    return AverageRanks(average, len(tasks), friedman(ranked), critical_difference(len(scores), len(tasks)))
 
 
-def ranks_figure(ranking: Ranking) -> Figure:
+def ranks_figure(ranking: AverageRanks) -> Figure:
     """The critical-difference picture: models on an axis of ranks, those that are not told apart joined by bars.
 
     Call inside `plots.style()`.

@@ -14,7 +14,7 @@ from pydantic import Field, SerializeAsAny, ValidationError, create_model, field
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import home, read_small
 from distilvec.report.blocks import Chapter
-from distilvec.report.data import Part
+from distilvec.report.data import RecordPart
 from distilvec.report.outcome import Outcome
 from distilvec.report.sections import CHAPTERS, SECTIONS, applies, section
 from distilvec.report.sections.base import Data
@@ -25,13 +25,13 @@ D = TypeVar("D", bound=Data)
 
 
 @cache
-def _of(names: tuple[str, ...]) -> type[Part]:
+def _of(names: tuple[str, ...]) -> type[RecordPart]:
     """A model with an optional field for each of these sections, to read a record with."""
     fields: dict[str, Any] = {name: (section(name) | None, None) for name in SECTIONS if name in names}
-    return create_model("Sections", __base__=Part, **fields)
+    return create_model("Sections", __base__=RecordPart, **fields)
 
 
-class Record(Part):
+class Record(RecordPart):
     """All that is known about a run: `record["cost"].steps` is a number of the section "cost".
 
     Attributes:

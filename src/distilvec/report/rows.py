@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from distilvec.judging.scores import grouped
-from distilvec.report.data import Part
+from distilvec.report.data import RecordPart
 from distilvec.report.grid import Cell
 from distilvec.words import ABSENT, comparison, milliseconds, points
 
@@ -42,7 +42,7 @@ METRIC_NAMES = {
 Role = Literal["teacher", "untrained", "free", "student", "other"]
 
 
-class ScoreEntry(Part):
+class ScoreEntry(RecordPart):
     """A score as a fraction (0.84, not 84), with its 95 % interval if there is one.
 
     `dataset` is the hub id of the data set, if it has one; `items` names the test items if several tasks ask about the
@@ -69,7 +69,7 @@ class ScoreEntry(Part):
         return METRIC_NAMES.get(self.metric, self.metric)
 
 
-class ModelRow(Part):
+class ModelRow(RecordPart):
     """One model of the main table.
 
     Attributes:
@@ -104,7 +104,7 @@ class ModelRow(Part):
         return f"{milliseconds(self.latency_p50_ms)} / {tail}"
 
 
-class ScoreDifference(Part):
+class ScoreDifference(RecordPart):
     """`value` = how much better a is than b on a task or group (fractions), with its paired 95 % interval."""
 
     a: str

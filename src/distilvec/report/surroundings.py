@@ -10,12 +10,12 @@ from typing import Any
 
 from distilvec.judging.speed import machine_of
 from distilvec.modules.blocks import find_transformer
-from distilvec.report.data import Part
+from distilvec.report.data import RecordPart
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "scikit-learn", "pyarrow")
 
 
-class Machine(Part):
+class Machine(RecordPart):
     """The machine that the times were measured on. Never a path, a user or a host name."""
 
     device: str = "cpu"

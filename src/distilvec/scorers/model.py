@@ -12,10 +12,10 @@ from scipy.special import logsumexp
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.modules.cross_encoder import open_cross_encoder
+from distilvec.modules.layouts import has_head
 from distilvec.modules.opening import inner_folders, locate
 from distilvec.modules.pipeline import set_length, usable_positions
 from distilvec.modules.promised_tokens import tokens_put
-from distilvec.modules.task_head import has_head
 from distilvec.recipe import ModelScorerSection
 from distilvec.scorers.base import Scorer
 from distilvec.tasks.predictor import Predictor

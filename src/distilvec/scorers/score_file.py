@@ -12,7 +12,7 @@ import numpy as np
 
 from distilvec.corpus.parquet import parquet_rows
 from distilvec.errors import DataError
-from distilvec.judging.tables import Table, read_table
+from distilvec.judging.tables import TaskTable, read_table
 from distilvec.scorers.base import Scorer, parted, text_pair_keys
 from distilvec.teachers.base import Capabilities
 from distilvec.teachers.cards import TeacherCard, fingerprint
@@ -78,7 +78,7 @@ class TableScorer(Scorer):
         return place, self._keys[place] == wanted
 
 
-def _columns(table: Table) -> tuple[np.ndarray, np.ndarray]:
+def _columns(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
     """Keys uint8 [n, 16] and scores float32 [n] of a table's rows."""
     queries, documents = table.texts(COLUMNS[0]), table.texts(COLUMNS[1])
     with np.errstate(over="ignore"):
@@ -89,7 +89,7 @@ def _columns(table: Table) -> tuple[np.ndarray, np.ndarray]:
     return text_pair_keys(list(zip(queries, documents, strict=True))), values
 
 
-def _tables(scores: str | Path | Sequence[Any]) -> Iterator[Table]:
+def _tables(scores: str | Path | Sequence[Any]) -> Iterator[TaskTable]:
     """The rows, those of a parquet file in parts: logs are long.
 
     Raises:
@@ -102,6 +102,6 @@ def _tables(scores: str | Path | Sequence[Any]) -> Iterator[Table]:
     found = False
     while part := list(islice(rows, _PART)):
         found = True
-        yield Table(source, [row.value for row in part], [row.line for row in part], "row")
+        yield TaskTable(source, [row.value for row in part], [row.line for row in part], "row")
     if not found:
         raise DataError("there are no rows", where=source)

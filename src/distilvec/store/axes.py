@@ -102,7 +102,7 @@ def settle_axes(folder: Path, teacher: Teacher, texts: Sequence[str], wanted: Wa
     return {layer: stored[layer] for layer in wanted.tokens if layer in stored}
 
 
-class _Moments:
+class _TokenMoments:
     """Sums over tokens of states and of their products."""
 
     def __init__(self, size: int) -> None:
@@ -130,7 +130,7 @@ def _fit(teacher: Teacher, texts: Sequence[str], layers: Sequence[int], wanted: 
     """Axes of the states of real tokens."""
     assert wanted.axes is not None and teacher.hidden is not None
     rows = evenly_spaced(len(texts), FITTED_TO)
-    moments = {layer: _Moments(teacher.hidden) for layer in layers}
+    moments = {layer: _TokenMoments(teacher.hidden) for layer in layers}
     for _, seen in teacher.observe(take(texts, rows), wanted):
         for layer, sums in moments.items():
             sums.add(seen.tokens[layer][seen.mask])

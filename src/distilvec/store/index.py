@@ -28,7 +28,7 @@ _TABLE = re.compile(r"-[0-9a-f]{16,24}\.npy")
 
 
 @dataclass(frozen=True)
-class Part:
+class KeyedPart:
     """A part that is open: what all signals' parts have.
 
     Attributes:
@@ -80,12 +80,12 @@ def locate(first: np.ndarray, second_at: Callable[[np.ndarray], np.ndarray], que
     return positions
 
 
-def locate_in_part(part: Part, query: np.ndarray) -> np.ndarray:
+def locate_in_part(part: KeyedPart, query: np.ndarray) -> np.ndarray:
     """Positions of keys uint64 [n, 2] in one part, int64 [n], -1 where it has none."""
     return locate(np.ascontiguousarray(part.words[:, 0]), lambda at: part.words[at, 1], query)
 
 
-def _signature(parts: Sequence[Part]) -> str:
+def _signature(parts: Sequence[KeyedPart]) -> str:
     digest = hashlib.blake2b(digest_size=12)
     for part in parts:
         digest.update(f"{part.name} {len(part)} {part.checksum}\n".encode())
@@ -104,7 +104,7 @@ class KeyIndex:
         place: uint64 [N], number of the part in the upper half, row in the part in the lower half.
     """
 
-    def __init__(self, table: np.ndarray, file: Path, parts: Sequence[Part]) -> None:
+    def __init__(self, table: np.ndarray, file: Path, parts: Sequence[KeyedPart]) -> None:
         self.first, self.place = table[0], table[1]
         self._file, self._lengths = file, np.array([len(part) for part in parts])
 
@@ -131,7 +131,7 @@ def _stem(signal: str) -> str:
     return "index" if signal == SIGNAL else f"{signal}-index"
 
 
-def open_index(folder: Path, signal: str, parts: Sequence[Part]) -> KeyIndex | None:
+def open_index(folder: Path, signal: str, parts: Sequence[KeyedPart]) -> KeyIndex | None:
     """The table of exactly these parts (in the order of their names), or None where there is none."""
     rows = sum(map(len, parts))
     file = folder / "derived" / f"{_stem(signal)}-{_signature(parts)}.npy"
@@ -144,7 +144,7 @@ def open_index(folder: Path, signal: str, parts: Sequence[Part]) -> KeyIndex | N
     return KeyIndex(table.view(np.ndarray), file, parts)
 
 
-def build_index(folder: Path, signal: str, scan: Callable[[], Sequence[Part]]) -> None:
+def build_index(folder: Path, signal: str, scan: Callable[[], Sequence[KeyedPart]]) -> None:
     """Write the table of the parts that exist and remove the tables of other states.
 
     A table that cannot be written costs speed only, so a full disk is a warning here.
@@ -170,7 +170,7 @@ def build_index(folder: Path, signal: str, scan: Callable[[], Sequence[Part]]) -
         logger.warning("%s: the table of keys was not written (%s); reading works without it", folder, error)
 
 
-def _write_table(file: Path, parts: Sequence[Part]) -> None:
+def _write_table(file: Path, parts: Sequence[KeyedPart]) -> None:
     total = sum(map(len, parts))
     # Keys are hashes: equal ranges of the first word hold about equally many rows.
     buckets = max(1, total // BUCKET_ROWS)

@@ -8,13 +8,21 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.store.index import DamagedIndexError, KeyIndex, Part, build_index, locate, locate_in_part, open_index
+from distilvec.store.index import (
+    DamagedIndexError,
+    KeyedPart,
+    KeyIndex,
+    build_index,
+    locate,
+    locate_in_part,
+    open_index,
+)
 from distilvec.store.layout import KEY_BYTES, key_words
 from distilvec.store.scan import scan_parts
 
 _CHUNK = 1 << 18
 
-PartT = TypeVar("PartT", bound=Part)
+PartT = TypeVar("PartT", bound=KeyedPart)
 
 
 class KeyedParts(Generic[PartT]):

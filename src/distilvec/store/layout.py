@@ -56,7 +56,7 @@ class _Card(BaseModel):
     fingerprint: str = Field(min_length=1)
 
 
-class _Contents(BaseModel):
+class _StoreContents(BaseModel):
     """The types of what store.json says; it may say more."""
 
     model_config = ConfigDict(strict=True)
@@ -340,7 +340,7 @@ def understood(content: Any, where: str) -> dict[str, Any]:
             remedy="Update distilvec.",
         )
     try:
-        _Contents.model_validate(content)
+        _StoreContents.model_validate(content)
     except ValidationError as error:
         raise _damaged(first_problem(error), where) from error
     return dict(content)

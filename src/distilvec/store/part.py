@@ -19,7 +19,7 @@ from distilvec.corpus.files import file_checksum
 from distilvec.errors import EnvironmentProblem
 from distilvec.files import checksum_of
 from distilvec.store.files import disk_problems, sync_folder, write_json
-from distilvec.store.index import Part
+from distilvec.store.index import KeyedPart
 from distilvec.store.layout import DTYPES, KEY_BYTES, StoreFormat
 from distilvec.store.statistics import Moments
 from distilvec.system_errors import discard, system_problem
@@ -37,7 +37,7 @@ class BadPart(Exception):
 
 
 @dataclass(frozen=True)
-class StorePart(Part):
+class StorePart(KeyedPart):
     """Views of a mapped file of sentence vectors.
 
     Attributes:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from distilvec.errors import DataError
 from distilvec.store.codec import BEYOND
-from distilvec.store.index import Part
+from distilvec.store.index import KeyedPart
 from distilvec.store.keyed import KeyedParts
 from distilvec.store.layout import KEY_BYTES, add_signal, key_words, read_format, read_signals
 from distilvec.store.part import PART_SECONDS, BadPart, open_file, view, write_file
@@ -27,7 +27,7 @@ _TYPES = {"float16": (pa.float16(), np.float16), "float32": (pa.float32(), np.fl
 
 
 @dataclass(frozen=True)
-class RaggedPart(Part):
+class RaggedPart(KeyedPart):
     """Views of one mapped file: offsets int64 [n + 1] into the values."""
 
     offsets: np.ndarray

@@ -7,7 +7,7 @@ from distilvec.students.ship import in_teacher_space, router, ship
 from distilvec.students.shrink import ShrinkReport, shrink
 
 if TYPE_CHECKING:
-    from distilvec.students.fit_texts import Seen
+    from distilvec.students.fit_texts import PassCache
     from distilvec.students.fold import fold_head
     from distilvec.students.fresh_models import fresh
     from distilvec.students.load import describe_student, load_student
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from distilvec.students.upcycling import upcycle
 
 __all__ = [
-    "Seen",
+    "PassCache",
     "ShrinkReport",
     "StudentInfo",
     "StudentOutput",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _BATCH = 32
 
 
-class Seen:
+class PassCache:
     """A cache of what models gave for texts, for many cuts of them; the models must not change in between.
 
     Args:

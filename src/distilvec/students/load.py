@@ -11,6 +11,7 @@ from torch import nn
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer, parameters
+from distilvec.modules.layouts import is_vision
 from distilvec.modules.opening import locate, open_model
 from distilvec.modules.pipeline import (
     PoolingChoice,
@@ -21,7 +22,6 @@ from distilvec.modules.pipeline import (
     token_limit,
     width_of,
 )
-from distilvec.modules.vision import is_vision
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_transformer, without_dropout
 from distilvec.students.factorising import without_mean
-from distilvec.students.fit_texts import Seen, hooked, sampled, sampled_tokens, token_batches
+from distilvec.students.fit_texts import PassCache, hooked, sampled, sampled_tokens, token_batches
 from distilvec.students.refitting import JUDGED, Refit, StateMoments, contributions, refit, rows_of
 from distilvec.students.shape import Kept
 
@@ -34,7 +34,7 @@ _LEAST_SCALE = 0.3
 
 @torch.no_grad()
 def narrow(
-    student: SentenceTransformer, source: SentenceTransformer, width: int, texts: Sequence[str], seen: Seen
+    student: SentenceTransformer, source: SentenceTransformer, width: int, texts: Sequence[str], seen: PassCache
 ) -> Kept:
     """Make the blocks of a student narrower, in place, with a map behind the pooling to where its vectors were.
 
@@ -71,7 +71,7 @@ def narrow(
     old, new = ([_embedded(model, batch) for batch in batches] for model in (wide, narrower))
     explained = []
     for before, after in zip(wide.encoder.layer, narrower.encoder.layer, strict=True):
-        old, new, share = _Block(before, after, basis, masks).fit(old, new)
+        old, new, share = _NarrowedBlock(before, after, basis, masks).fit(old, new)
         explained.append(share)
     transformer.model = narrower
     vectors = _lead_back(student, source, sampled(texts, _TEXTS), width, seen)
@@ -79,7 +79,7 @@ def narrow(
     return Kept(states=tuple(explained), vectors=vectors)
 
 
-class _Block:
+class _NarrowedBlock:
     """One block, wide and narrow. States are lists of [B, S, d], a batch each."""
 
     def __init__(self, wide: Any, narrow: Any, basis: Tensor, masks: Sequence[Tensor]) -> None:
@@ -228,7 +228,7 @@ def _embedded(model: Any, batch: dict[str, Tensor]) -> Tensor:
 
 
 def _lead_back(
-    student: SentenceTransformer, source: SentenceTransformer, texts: Sequence[str], width: int, kept: Seen
+    student: SentenceTransformer, source: SentenceTransformer, texts: Sequence[str], width: int, kept: PassCache
 ) -> float:
     """Put the map behind the student's pooling; its R² on every eighth text, which it is not fitted to."""
     from sentence_transformers.sentence_transformer.modules import Pooling

@@ -20,7 +20,7 @@ from distilvec.modules.blocks import find_blocks, without_dropout
 from distilvec.modules.pipeline import default_prompt
 from distilvec.students.electra import tables
 from distilvec.students.factorising import factorise
-from distilvec.students.fit_texts import Seen, hooked, sampled, sampled_tokens, token_batches
+from distilvec.students.fit_texts import PassCache, hooked, sampled, sampled_tokens, token_batches
 from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of
 from distilvec.students.shape import Kept, Shape, feed_forward, heads_of, is_electra, shared_heads
 
@@ -56,7 +56,7 @@ class Reshaping:
         shape: Shape,
         texts: Sequence[str],
         tokenizer: Any,
-        seen: Seen,
+        seen: PassCache,
     ) -> None:
         self.source, self.model, self.seen = source, model, seen
         self.shape, self.texts, self.tokenizer = shape, texts, tokenizer

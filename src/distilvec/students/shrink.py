@@ -15,7 +15,7 @@ from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import class_names, find_blocks, find_transformer, parameters
 from distilvec.modules.pipeline import default_prompt, limit_length
 from distilvec.progress import at_work
-from distilvec.students.fit_texts import Seen
+from distilvec.students.fit_texts import PassCache
 from distilvec.students.load import can_omit_pooler, drop_pooler, load_student
 from distilvec.students.shape import CutSizes, Kept, Shape, reshapable
 from distilvec.words import millions
@@ -102,7 +102,7 @@ def shrink(
     vocabulary: int | None = None,
     texts: Iterable[str] | None = None,
     domains: Iterable[int] | None = None,
-    seen: Seen | None = None,
+    seen: PassCache | None = None,
     **sizes: Unpack[CutSizes],
 ) -> tuple[SentenceTransformer, ShrinkReport]:
     """A new model with a part of another's blocks, word pieces and widths; the other is left as it is.
@@ -124,7 +124,7 @@ def shrink(
         DistilvecError: no blocks can be found, the choice of blocks is empty, out of range or cannot stand alone
             (ModernBERT and T5 need block 1), `texts` is missing, or a part cannot be cut to that size.
     """
-    seen, shape = seen or Seen(), Shape(**sizes)
+    seen, shape = seen or PassCache(), Shape(**sizes)
     source = load_student(model) if isinstance(model, str | Path) else model
     transformer, found = _with_blocks(source)
     cut = transformer.model if shape.whole else reshapable(transformer.model, shape)
@@ -212,7 +212,7 @@ def _fit_shape(
     source: SentenceTransformer,
     shape: Shape,
     texts: Sequence[str],
-    seen: Seen,
+    seen: PassCache,
     worth: Kept,
 ) -> Kept:
     """Take positions and width from the copy; returns what the blocks keep, with what the narrower ones do."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 
-from distilvec.modules.kernel_head import has_kernels
+from distilvec.modules.layouts import has_head, has_kernels
 from distilvec.modules.opening import locate
-from distilvec.modules.task_head import TaskHead, has_head
+from distilvec.modules.task_head import TaskHead
 from distilvec.students import load_student
 from distilvec.students.explain import ExplainingStudent, with_kernels
 from distilvec.tasks.examples import Input

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from distilvec.alignment.pieces import Pieces
     from distilvec.modules.task_head import TaskHead
-    from distilvec.teachers.padding import Tokens
+    from distilvec.teachers.padding import PromptedTokens
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Capabilities:
     later: bool = False
 
 
-class Cost(NamedTuple):
+class TeachingCost(NamedTuple):
     """An estimate of what a paid teacher will ask for.
 
     Attributes:
@@ -93,7 +93,7 @@ class Teacher:
     prompt: str = ""
     prompts: Mapping[str, str] = {}
     prompt_chosen: bool = False
-    tokens: Tokens | None = None
+    tokens: PromptedTokens | None = None
     assumed_pooling: bool = False
     stop: Callable[[], bool] | None = None
 
@@ -253,7 +253,7 @@ class Teacher:
     def rest(self) -> None:
         """Leave a device's memory to others until it is asked again."""
 
-    def cost(self, texts: Sequence[str], items: int) -> Cost | None:
+    def cost(self, texts: Sequence[str], items: int) -> TeachingCost | None:
         """Estimate what it would ask for `items` texts like these; None if that is not known."""
         return None
 

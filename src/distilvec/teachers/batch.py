@@ -21,7 +21,7 @@ import numpy as np
 from distilvec.errors import GO_ON, DataError, Pending
 from distilvec.files import write_text
 from distilvec.teachers.answers import Answers
-from distilvec.teachers.base import Cost
+from distilvec.teachers.base import TeachingCost
 from distilvec.teachers.batch_endpoint import BatchEndpoint
 from distilvec.teachers.batch_lines import MOST_REQUESTS, Result, read_results, request_files
 from distilvec.teachers.endpoint import request_body
@@ -86,7 +86,7 @@ class BatchTeacher(ServiceTeacher):
         self._alone, self._asks = seen is not None, seen is None
         self._without: set[bytes] = set()
 
-    def cost(self, texts: Sequence[str], items: int) -> Cost:
+    def cost(self, texts: Sequence[str], items: int) -> TeachingCost:
         """Return what `items` texts like these will cost, by estimate."""
         return super().cost(texts, items)._replace(requests=items, jobs=-(-items // MOST_REQUESTS))
 

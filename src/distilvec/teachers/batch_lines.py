@@ -22,7 +22,7 @@ class _Answer(BaseModel):
     body: Any = None
 
 
-class _Line(BaseModel):
+class _ResultLine(BaseModel):
     custom_id: str
     response: _Answer | None = None
     error: Annotated[dict[str, Any] | None, WrapValidator(or_none)] = None
@@ -65,7 +65,7 @@ def read_results(lines: Iterable[bytes], name: str) -> Iterator[Result]:
     """Read a file of results."""
     for number, content in enumerate(lines, start=1):
         try:
-            line = _Line.model_validate_json(content)
+            line = _ResultLine.model_validate_json(content)
             owner, _, digits = line.custom_id.rpartition("-")
             key = bytes.fromhex(digits) if owner == name else None
         except ValueError:

@@ -21,6 +21,7 @@ from distilvec.kinds.base import Kind
 from distilvec.teachers.base import Capabilities, Teacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 from distilvec.teachers.carried import carried, compiled, source_of
+from distilvec.teachers.pace import StoppedError
 from distilvec.teachers.sections import CallSection, Reading
 
 logger = logging.getLogger(__name__)
@@ -39,10 +40,6 @@ class Patience:
     attempts: int = 6
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-
-
-class _StoppedError(Exception):
-    """A wait was cut short, because nobody wants the answer any more."""
 
 
 class CallTeacher(Teacher):
@@ -137,7 +134,7 @@ class CallTeacher(Teacher):
         while True:
             try:
                 vectors = self._ask(texts)
-            except _StoppedError:
+            except StoppedError:
                 yield self._nothing()
                 continue
             yield rows, vectors
@@ -185,11 +182,11 @@ class CallTeacher(Teacher):
         """Sleep.
 
         Raises:
-            _StoppedError: `stop` said yes meanwhile.
+            StoppedError: `stop` said yes meanwhile.
         """
         while self.stop is not None and seconds > 0:
             if self.stop():
-                raise _StoppedError
+                raise StoppedError
             self._patience.sleep(min(seconds, _PAUSE))
             seconds -= _PAUSE
         if seconds > 0:

@@ -39,13 +39,13 @@ class _Usage(BaseModel):
     total_tokens: Annotated[int | None, WrapValidator(or_none)] = None
 
 
-class _Row(BaseModel):
+class _EmbeddingRow(BaseModel):
     index: int | None = None
     embedding: str | Annotated[list[float], Field(fail_fast=True)]
 
 
 class _Content(BaseModel):
-    data: Annotated[list[_Row], Field(fail_fast=True)]
+    data: Annotated[list[_EmbeddingRow], Field(fail_fast=True)]
     usage: Annotated[_Usage | None, WrapValidator(or_none)] = None
 
 
@@ -62,7 +62,7 @@ class _Failure(BaseModel):
 
 
 @dataclass
-class Embeddings:
+class EmbeddingsAnswer:
     """One answer.
 
     Attributes:
@@ -76,7 +76,7 @@ class Embeddings:
     packed: bool
 
 
-def read_embeddings(content: bytes | dict[str, Any], count: int) -> Embeddings:
+def read_embeddings(content: bytes | dict[str, Any], count: int) -> EmbeddingsAnswer:
     """The vectors of an answer to `count` texts, as JSON or parsed already.
 
     Raises:
@@ -104,7 +104,7 @@ def read_embeddings(content: bytes | dict[str, Any], count: int) -> Embeddings:
         raise UnreadableError(f"vectors that cannot be read ({problem}){_plainly(packed)}") from problem
     if not vectors.shape[1] or not np.isfinite(vectors).all():
         raise UnreadableError(f"vectors that are not finite numbers{_plainly(packed)}")
-    return Embeddings(vectors, _tokens(answer.usage, count), packed)
+    return EmbeddingsAnswer(vectors, _tokens(answer.usage, count), packed)
 
 
 def scattered(vector: np.ndarray) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.teachers.embeddings import UnreadableError, read_embeddings, read_failure, scattered
-from distilvec.teachers.pace import Pace, retry_after
+from distilvec.teachers.pace import Pace, StoppedError, retry_after
 from distilvec.teachers.sections import ApiSection
 
 if TYPE_CHECKING:
@@ -39,10 +39,6 @@ _SAME = 0.05
 _SECONDS_BETWEEN_WARNINGS = 10.0
 #: Texts of most languages have three to five bytes a token; the service's own counts correct it.
 _TOKENS_PER_BYTE = 0.25
-
-
-class StoppedError(Exception):
-    """A wait was cut short, because nobody wants the answer any more."""
 
 
 class _FaultyError(Exception):

@@ -10,12 +10,13 @@ from torch import Tensor
 from distilvec.modules.blocks import find_blocks, find_transformer, find_writer
 from distilvec.modules.contents import Contents
 from distilvec.modules.pipeline import is_causal
-from distilvec.modules.task_head import TaskHead
 from distilvec.modules.watch import Watch
 from distilvec.teachers.signals import CANDIDATES, TeacherSignals, Wanted
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from distilvec.modules.task_head import TaskHead
 
 _VECTORS = ("token_embeddings", "sentence_embedding")
 

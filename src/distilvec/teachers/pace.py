@@ -9,6 +9,10 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
 
+class StoppedError(Exception):
+    """A wait was cut short, because nobody wants the answer any more."""
+
+
 class Pace:
     """Requests and tokens a minute, kept by all threads together: evenly, so that no limit is met in bursts."""
 

@@ -22,7 +22,7 @@ _PROBES = ("A probe.", "  two  spaces, a tab\t, ünïcödé and 東京 🎉\n", 
 _PAIRS = (("A probe", " and, its\tünïcödé pair 🎉"), ("a long text that goes on " * 400, "a short one"))
 
 
-class Tokens(TextIds):
+class PromptedTokens(TextIds):
     """The tokenizer of a text model with its own prompt and maximum length; `quick_tokens` has checked it.
 
     Attributes:
@@ -75,7 +75,7 @@ class Tokens(TextIds):
         return True
 
 
-def quick_tokens(model: SentenceTransformer, prompt: str) -> Tokens | None:
+def quick_tokens(model: SentenceTransformer, prompt: str) -> PromptedTokens | None:
     """The quick tokenizer of a model, or None where only the model's own `preprocess` knows how.
 
     That is so for models without a Rust tokenizer, with chat templates, routers, static embeddings, and for models of
@@ -88,5 +88,5 @@ def quick_tokens(model: SentenceTransformer, prompt: str) -> Tokens | None:
         return None
     if not reads_only_texts(model) or model[0].can_flatten_inputs:
         return None
-    tokens = Tokens(model, prompt)
+    tokens = PromptedTokens(model, prompt)
     return tokens if tokens.agrees(model) else None

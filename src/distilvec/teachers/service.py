@@ -18,9 +18,10 @@ import numpy as np
 from distilvec.errors import DistilvecError
 from distilvec.system_errors import system_problem
 from distilvec.teachers.answers import Answers
-from distilvec.teachers.base import Capabilities, Cost, Teacher
+from distilvec.teachers.base import Capabilities, Teacher, TeachingCost
 from distilvec.teachers.cards import TeacherCard, fingerprint
-from distilvec.teachers.endpoint import Endpoint, StoppedError
+from distilvec.teachers.endpoint import Endpoint
+from distilvec.teachers.pace import StoppedError
 from distilvec.teachers.sections import Reading, ServiceSection
 
 logger = logging.getLogger(__name__)
@@ -120,12 +121,12 @@ class ServiceTeacher(Teacher):
             finally:
                 self.answers = None
 
-    def cost(self, texts: Sequence[str], items: int) -> Cost:
+    def cost(self, texts: Sequence[str], items: int) -> TeachingCost:
         """Return what `items` texts like these will cost, by estimate."""
         each = self._endpoint.estimated_tokens([self.prompt + text for text in texts]) / max(len(texts), 1)
         fit = int(self._most_tokens / each) if math.isfinite(self._most_tokens) else items
         most = max(1, min(self._section.batch_size, fit))
-        return Cost(math.ceil(items / most), each * items, self._section.api.price)
+        return TeachingCost(math.ceil(items / most), each * items, self._section.api.price)
 
     def key(self, text: str) -> bytes:
         """Return the key of a text's answer among `answers`."""

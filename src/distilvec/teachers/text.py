@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.corpus.keys import split_pair
+from distilvec.modules.layouts import has_head
 from distilvec.modules.opening import inner_folders, locate, locate_adapters, open_model
 from distilvec.modules.pipeline import named_prompt, read_plainly, set_length, set_pooling, side_prompt
 from distilvec.modules.promised_tokens import tokens_put
 from distilvec.modules.settings import stated
-from distilvec.modules.task_head import TaskHead, has_head
 from distilvec.modules.text_ids import id_count
 from distilvec.teachers.base import Capabilities, Teacher
 from distilvec.teachers.cards import TeacherCard, bytes_of, describe_folder, fingerprint, hash_files, licence_of
@@ -87,7 +87,10 @@ class TextTeacher(Teacher):
 
             leave_out_prompt(self.model)
         set_length(self.model, section.max_length, model)
-        self.head = TaskHead.load(folder).to(self.device) if has_head(folder) else None
+        if has_head(folder):
+            from distilvec.modules.task_head import TaskHead
+
+            self.head = TaskHead.load(folder).to(self.device)
         self.prompts = {key: text for key, text in self.model.prompts.items() if text}
         self.prompt_chosen = prompt is not None
         self.prompt = self._resolve(prompt)

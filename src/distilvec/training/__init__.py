@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from distilvec.late import exports
-from distilvec.training.fit import Fitted, Material, Settings, fit
+from distilvec.training.fit import Fitted, Material, TrainingSettings, fit
 
 if TYPE_CHECKING:
     from distilvec.precision import bfloat16_pays
@@ -22,10 +22,10 @@ __all__ = [
     "Fitted",
     "LiveSource",
     "Material",
-    "Settings",
     "SignalSource",
     "StoreSource",
     "TokenizedCorpus",
+    "TrainingSettings",
     "bfloat16_pays",
     "fit",
     "free_maps",

@@ -109,7 +109,7 @@ class Material:
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingSettings:
     """The settings of a training, and the places of its files.
 
     Attributes:
@@ -130,7 +130,12 @@ class Settings:
 
 
 def fit(
-    student: SentenceTransformer, method: Method, material: Material, settings: Settings, *, resume: bool = False
+    student: SentenceTransformer,
+    method: Method,
+    material: Material,
+    settings: TrainingSettings,
+    *,
+    resume: bool = False,
 ) -> Fitted:
     """Train `student` in place.
 
@@ -190,7 +195,7 @@ def _assemble(
     student: SentenceTransformer,
     method: Method,
     material: Material,
-    settings: Settings,
+    settings: TrainingSettings,
     needs: Needs,
     collator: Collator,
     *,
@@ -236,7 +241,7 @@ def _check_vectors(student: SentenceTransformer, features: dict[str, Any]) -> No
 
 
 def _tokens(
-    student: SentenceTransformer, needs: Needs, material: Material, settings: Settings, accelerator: Accelerator
+    student: SentenceTransformer, needs: Needs, material: Material, settings: TrainingSettings, accelerator: Accelerator
 ) -> TokenizedCorpus | PreparedCorpus:
     """Token ids of the corpus; the sources hear what is wanted of them."""
     set_seed(settings.training.seed)

@@ -14,7 +14,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,7 +34,6 @@ from distilvec.training import distributed as ranks
 from distilvec.training import sharding
 from distilvec.training.data import Collator, amount
 from distilvec.training.distributed import rank, world_size
-from distilvec.training.diverged import Texts, diverged_gradient, diverged_loss
 from distilvec.training.generators import generators, set_generators
 from distilvec.training.items import share_room
 from distilvec.training.log import RunLog, Sums
@@ -78,7 +77,7 @@ class Loop:
     collator: Collator
     accelerator: Accelerator
     evaluate: Callable[[], dict[str, float]] | None = None
-    describe: Texts | None = None
+    describe: Callable[[Sequence[int]], list[str]] | None = None
     data: dict[str, Any] = field(default_factory=dict)
     signals: StopSignals = field(default_factory=StopSignals)
 
@@ -236,8 +235,7 @@ class Loop:
             share: for how much it counts in its step.
             last: whether it is the last of its step, after which gradients are averaged over processes.
         """
-        step = self.sharp or self.plain_step
-        loss = step(inputs, share, last=last)
+        loss = (self.sharp or self.plain_step)(inputs, share, last=last)
         if not self.trained.trains_student:
             for parameter in self.trained.student.parameters():
                 parameter.grad = None
@@ -254,13 +252,14 @@ class Loop:
     def forward(self, inputs: dict[str, Any], *, perturbed: bool = False) -> dict[str, Any]:
         """One forward of the distiller.
 
-        At the weights themselves it stops at a loss that is not finite and notes the terms for the log; at
-        perturbed weights it does neither.
+        At perturbed weights it neither stops at a loss that is not finite nor notes the terms for the log.
         """
         with self.accelerator.autocast():
             result: dict[str, Any] = self.model(**inputs)
         if not perturbed:
             if not torch.isfinite(result["loss"]):
+                from distilvec.training.diverged import diverged_loss
+
                 step, gathered = self.state.global_step + 1, self.trained.gathers
                 raise diverged_loss(result, inputs, self.describe, step, gathered=gathered)
             self.sums.add(result)
@@ -294,6 +293,8 @@ class Loop:
             scaler.unscale_(self.optimizer)
         norm = sharding.clip(self.model.parameters(), self.training.max_grad_norm)
         if scaler is None and not math.isfinite(float(norm)):  # loss scaling leaves out such steps itself
+            from distilvec.training.diverged import diverged_gradient
+
             raise diverged_gradient(torch.cat(self.step_rows), self.describe, self.state.global_step + 1)
         self.step_rows = []
         return norm

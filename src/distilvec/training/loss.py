@@ -257,7 +257,7 @@ class DistillationLoss(Distiller):
         return torch.autocast(device.type, self._precision)
 
 
-class _Taught:
+class _StoredVectors:
     """A source of the sentence vectors of some rows of a store."""
 
     def __init__(self, store: SignalStore, numbers: np.ndarray) -> None:
@@ -286,7 +286,9 @@ def _sample(
         raise DataError("the store has none of these texts", where=str(store.path), remedy="Teach them first.")
     items = PreparedCorpus(student, lambda rows: [chosen[row] for row in rows], len(chosen))
     items.lengths = np.array([len(text) for text in chosen])
-    return make_sample(student, items, [_Taught(store, numbers)], np.flatnonzero(numbers >= 0), seed=0, needs=needs)
+    return make_sample(
+        student, items, [_StoredVectors(store, numbers)], np.flatnonzero(numbers >= 0), seed=0, needs=needs
+    )
 
 
 def _open_method(method: Any) -> Method:

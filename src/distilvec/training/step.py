@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from distilvec.corpus.batch import Batch
 from distilvec.errors import DistilvecError
 from distilvec.functional import cosine_distance
-from distilvec.methods.base import Method, Needs, Term
+from distilvec.methods.base import Method, Needs, Term, WantedOfStudent
 from distilvec.methods.contract import check_terms
 from distilvec.modules.blocks import token_head
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherSignals
-from distilvec.training.caching import in_mini_batches
 from distilvec.training.distributed import gather_rows, gather_student, gather_teacher, sum_over_ranks, world_size
 
 if TYPE_CHECKING:
@@ -111,10 +110,14 @@ class Distiller(nn.Module):
 
     def observe(self, features: dict[str, Tensor]) -> StudentOutput:
         """One student forward for all the views that the method wants."""
-        wanted = self.needs.student
-        if self.mini_batch_size is not None:
-            return in_mini_batches(self.tap, features, self.mini_batch_size, wanted.views, wanted.layers)
-        return self.tap(features, **wanted._asdict())
+        return self._tapped(self.tap, features, self.needs.student)
+
+    def _tapped(self, tap: StudentTap, features: dict[str, Tensor], wanted: WantedOfStudent) -> StudentOutput:
+        if self.mini_batch_size is None:
+            return tap(features, **wanted._asdict())
+        from distilvec.training.caching import in_mini_batches
+
+        return in_mini_batches(tap, features, self.mini_batch_size, wanted.views, wanted.layers)
 
     def forward(
         self,
@@ -170,9 +173,7 @@ class Distiller(nn.Module):
         """[B, d], what the student said of these items before training."""
         if not self._former or not self.trains_student:
             return None
-        if self.mini_batch_size is not None:
-            return in_mini_batches(self._former[0], features, self.mini_batch_size).embedding[0]
-        return self._former[0](features, views=1).embedding[0]
+        return self._tapped(self._former[0], features, WantedOfStudent()).embedding[0]
 
     def _balance(self, output: StudentOutput) -> Tensor:
         """[] over the tokens of all processes."""

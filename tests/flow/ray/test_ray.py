@@ -262,7 +262,7 @@ def test_the_ledger_counts_what_is_covered_and_what_was_begun_again() -> None:
 
 
 def test_every_wanted_signal_counts_as_missing(tmp_path: Path) -> None:
-    from distilvec.flow.ray.worker import Place
+    from distilvec.flow.ray.worker import StorePlace
     from distilvec.teachers.signals import NOTHING, Wanted
 
     keys = np.arange(48, dtype=np.uint8).reshape(3, 16)
@@ -271,8 +271,8 @@ def test_every_wanted_signal_counts_as_missing(tmp_path: Path) -> None:
     writer = logits.writer("w", 1 << 20)
     writer.add(keys[:1], [np.ones((3, 1), np.float32)])
     writer.flush()
-    assert lacking(store, Place(tmp_path, NOTHING), keys).tolist() == [False, False, True]
-    assert lacking(store, Place(tmp_path, Wanted(logits=True)), keys).tolist() == [False, True, True]
+    assert lacking(store, StorePlace(tmp_path, NOTHING), keys).tolist() == [False, False, True]
+    assert lacking(store, StorePlace(tmp_path, Wanted(logits=True)), keys).tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize(

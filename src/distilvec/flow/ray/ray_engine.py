@@ -22,7 +22,7 @@ from distilvec.flow.lessons import copied
 from distilvec.flow.prepare import open_corpus, require
 from distilvec.flow.ray.ledger import Ledger
 from distilvec.flow.ray.pool import Pool, cluster, pool_of
-from distilvec.flow.ray.worker import Place, Work, Worker, prepare
+from distilvec.flow.ray.worker import StorePlace, Work, Worker, prepare
 from distilvec.flow.teach import finish
 from distilvec.interruption import StopSignals
 from distilvec.progress import Ticker
@@ -90,7 +90,7 @@ def teach_with_ray(
     return done
 
 
-def lacking(store: SignalStore, place: Place, keys: np.ndarray) -> np.ndarray:
+def lacking(store: SignalStore, place: StorePlace, keys: np.ndarray) -> np.ndarray:
     """Return which keys uint8 [n, 16] the store has no sentence vector or no wanted signal for: bool [n]."""
     missing = store.missing(keys)
     for name in place.wanted.signals:

@@ -24,7 +24,7 @@ from distilvec.teachers.table import open_teacher
 
 
 @dataclass(frozen=True)
-class Place:
+class StorePlace:
     """The store of one teacher, and what goes into it besides sentence vectors."""
 
     path: Path
@@ -44,10 +44,10 @@ class Work:
     corpus: Path
     fingerprint: str
     number: int
-    place: Place
+    place: StorePlace
 
 
-def prepare(recipe: Recipe, corpus_folder: Path, fingerprint: str) -> list[Place]:
+def prepare(recipe: Recipe, corpus_folder: Path, fingerprint: str) -> list[StorePlace]:
     """Look at all teachers and make their stores; needs what a worker needs, so a worker does it."""
     from distilvec.flow.prepare import open_teachers
     from distilvec.flow.settle import wants_of
@@ -62,7 +62,7 @@ def prepare(recipe: Recipe, corpus_folder: Path, fingerprint: str) -> list[Place
             open_signals(store, teacher, stored)
             every = LazyTexts(corpus.teacher_texts, range(len(corpus)))
             settle_axes(store.path, teacher, every, stored)  # to all texts, not to one worker's
-        places.append(Place(store.path, stored))
+        places.append(StorePlace(store.path, stored))
     return places
 
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Self
 
 from distilvec.report.blocks import Block, Bullets, Cards, Heading, Listing, Picture, Table, Text, facts, table
-from distilvec.report.data import Part, about, clip, short_source
-from distilvec.report.outcome import Outcome, Taught
+from distilvec.report.data import RecordPart, about, clip, short_source
+from distilvec.report.outcome import Outcome, TaughtTeacher
 
 #: With these a section's file needs one import of the report.
-__all__ = ["Block", "Bullets", "Cards", "Data", "Heading", "Listing", "Outcome", "Part", "Picture", "Table", "Taught"]
-__all__ += ["Text", "clip", "facts", "short_source", "table"]
+__all__ = ["Block", "Bullets", "Cards", "Data", "Heading", "Listing", "Outcome", "Picture", "RecordPart", "Table"]
+__all__ += ["TaughtTeacher", "Text", "clip", "facts", "short_source", "table"]
 
 
-class Data(Part):
+class Data(RecordPart):
     """Base of all sections. `items` is the report's word for what the corpus holds."""
 
     items: str = "texts"

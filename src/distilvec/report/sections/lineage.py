@@ -19,9 +19,9 @@ from distilvec.report.sections.base import (
     Heading,
     Listing,
     Outcome,
-    Part,
+    RecordPart,
     Table,
-    Taught,
+    TaughtTeacher,
     clip,
     facts,
     short_source,
@@ -34,7 +34,7 @@ from distilvec.teachers.sections import models_of
 from distilvec.words import millions, size
 
 
-class TeacherFacts(Part):
+class TeacherFacts(RecordPart):
     """A teacher: how its store keeps what it said, examples of what it reads, and warnings.
 
     `pooler` counts the parameters of a pooler that the vectors do not pass.
@@ -70,7 +70,7 @@ class TeacherFacts(Part):
         )
 
 
-class ScorerFacts(Part):
+class ScorerFacts(RecordPart):
     """A scorer, and how many pairs it scored."""
 
     card: TeacherCard
@@ -89,7 +89,7 @@ class ScorerFacts(Part):
         )
 
 
-class StudentFacts(Part):
+class StudentFacts(RecordPart):
     """The student that was built: sizes, and where its weights and vocabulary come from.
 
     `writes`, `ranks`: whether it is a causal language model, a cross-encoder. `derived`: whether it was made from a
@@ -187,7 +187,7 @@ def _shown(card: TeacherCard) -> TeacherCard:
     return replace(card, source=short_source(card.source))
 
 
-def _teacher(taught: Taught) -> TeacherFacts:
+def _teacher(taught: TaughtTeacher) -> TeacherFacts:
     return TeacherFacts(
         card=_shown(taught.teacher.card),
         pooler=unused_pooler(taught.teacher.model),

@@ -11,12 +11,12 @@ import torch
 from distilvec.evenly import evenly_spaced
 from distilvec.judging import TRAINED
 from distilvec.judging.geometry import mixture_geometry
-from distilvec.report.sections.base import Block, Data, Outcome, Part, table
+from distilvec.report.sections.base import Block, Data, Outcome, RecordPart, table
 
 MIXTURE_TEXTS, FEWEST = 200, 20
 
 
-class MixtureLayer(Part):
+class MixtureLayer(RecordPart):
     """One mixture of experts.
 
     Attributes:

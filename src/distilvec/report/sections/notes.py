@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Self
 
-from distilvec.judging import TRAINED, RetrievalTask
+from distilvec.judging import TRAINED
 from distilvec.judging.verdict import FEWEST, too_few
 from distilvec.report.sections.base import Block, Bullets, Data, Outcome
 
@@ -52,6 +52,8 @@ def _of_run(outcome: Outcome) -> Iterator[str]:
 
 
 def _of_task(task: str, score: Any) -> Iterator[str]:
+    from distilvec.judging import RetrievalTask
+
     items = f"{score.n:,} test items of the task {task}"
     if rejected := score.details.get("rejected"):
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in rejected.items())

@@ -6,11 +6,11 @@ from typing import Self
 
 from distilvec.report.grid import Cell
 from distilvec.report.rows import ScoreEntry, entry_of, score_cell
-from distilvec.report.sections.base import Block, Data, Outcome, Part, table
+from distilvec.report.sections.base import Block, Data, Outcome, RecordPart, table
 from distilvec.words import number, points
 
 
-class RerankingFacts(Part):
+class RerankingFacts(RecordPart):
     """One model on one task of kind reranking.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
 
-from distilvec.judging import FREE, TRAINED, UNTRAINED, Judgement
+from distilvec.judging import FREE, TRAINED, UNTRAINED
 from distilvec.judging.scores import SEARCHES, can_be_kept
 from distilvec.judging.shared import SharedNeighbours
 from distilvec.report.grid import Cell, Grid
@@ -34,6 +34,8 @@ from distilvec.words import ABSENT, millions, number, percent, size
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from distilvec.judging import Judgement
 
 #: Tasks of the figure, at most.
 TASKS = 60

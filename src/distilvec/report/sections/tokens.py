@@ -14,7 +14,7 @@ from distilvec.corpus.keys import split_pair
 from distilvec.functional import relation_matrix
 from distilvec.modules.pipeline import default_prompt
 from distilvec.report.plots import MUTED, canvas
-from distilvec.report.sections.base import Block, Data, Heading, Outcome, Picture, Taught, clip
+from distilvec.report.sections.base import Block, Data, Heading, Outcome, Picture, TaughtTeacher, clip
 from distilvec.students import StudentTap
 from distilvec.teachers.signals import Wanted
 from distilvec.training.sample import on_device
@@ -83,7 +83,7 @@ def example_text(corpus: Corpus) -> str:
 
 @torch.no_grad()
 def token_maps(
-    text: str, taught: Taught, untrained: SentenceTransformer, student: SentenceTransformer
+    text: str, taught: TaughtTeacher, untrained: SentenceTransformer, student: SentenceTransformer
 ) -> dict[str, Any] | None:
     """The fields of `Tokens`, from the last blocks of teacher, student before and after; None if a model has no blocks.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Self
 
-from distilvec.report.sections.base import Block, Data, Outcome, Part, Table, clip, table
+from distilvec.report.sections.base import Block, Data, Outcome, RecordPart, Table, clip, table
 from distilvec.words import number, points
 
 #: Characters of a prompt or answer in a table.
 LONGEST = 300
 
 
-class WritingFacts(Part):
+class WritingFacts(RecordPart):
     """One model on one task of kind generation.
 
     Attributes:
@@ -35,7 +35,7 @@ class WritingFacts(Part):
     tokens_per_second: float | None = None
 
 
-class WrittenAnswer(Part):
+class WrittenAnswer(RecordPart):
     task: str
     prompt: str
     answer: str

@@ -15,7 +15,7 @@ _PASSWORD = re.compile(r"(?<=://)([^:/?@]*):(?!\d[^@?]*(?:\?|$)).*@", re.DOTALL)
 _SECRET = re.compile(r"([?&](?:\w*password|\w*token|api[-_]?key)=)[^&]*", re.IGNORECASE)
 
 
-class Address(NamedTuple):
+class TableAddress(NamedTuple):
     """A table in a database.
 
     Attributes:
@@ -41,7 +41,7 @@ class Address(NamedTuple):
         return "://" in self.place
 
 
-def database_address(source: str) -> Address | None:
+def database_address(source: str) -> TableAddress | None:
     """The parts of an address; None if this is the name of a file.
 
     >>> database_address("qdrant:http://localhost:6333#docs:title")
@@ -74,8 +74,8 @@ def database_address(source: str) -> Address | None:
             "the address names no table", where=source, remedy="Write ADDRESS#TABLE, or ADDRESS#TABLE:COLUMN."
         )
     if found[1].startswith("postgres"):
-        return Address("postgresql", f"{found[1]}:{place}", table, column)
-    return Address(found[1], place, table, column)
+        return TableAddress("postgresql", f"{found[1]}:{place}", table, column)
+    return TableAddress(found[1], place, table, column)
 
 
 def folder_in(source: str) -> tuple[str, str, str] | None:

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 from distilvec.extras import need
-from distilvec.teachers.databases.address import Address
+from distilvec.teachers.databases.address import TableAddress
 from distilvec.teachers.databases.opening import PAGE, Page, Pages, check_folder, check_table
 from distilvec.teachers.vector_tables import is_vectors
 
 
 @contextmanager
-def connect(address: Address) -> Iterator[Pages]:
+def connect(address: TableAddress) -> Iterator[Pages]:
     """Open the version of the table that there is now, which stays the same whatever is written later."""
     need("Reading LanceDB", "lancedb", "lancedb")
     import lancedb

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
-from distilvec.teachers.databases.address import Address
+from distilvec.teachers.databases.address import TableAddress
 
 #: Rows that are held at once.
 PAGE = 1000
@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[str, str]] = {
 
 
 @contextmanager
-def opened(address: Address) -> Iterator[Callable[[Sequence[str] | None], Generator[dict[str, Any]]]]:
+def opened(address: TableAddress) -> Iterator[Callable[[Sequence[str] | None], Generator[dict[str, Any]]]]:
     """Connect to a database; yields a function from columns (None = all) to the rows of the table.
 
     Raises:
@@ -54,7 +54,7 @@ def opened(address: Address) -> Iterator[Callable[[Sequence[str] | None], Genera
 
 
 @contextmanager
-def _client_errors(address: Address) -> Iterator[None]:
+def _client_errors(address: TableAddress) -> Iterator[None]:
     """Turn what a client raises into one line: each has classes of its own, and lets those of its libraries through."""
     try:
         yield
@@ -67,7 +67,7 @@ def _client_errors(address: Address) -> Iterator[None]:
         ) from error
 
 
-def check_folder(address: Address, holds: str) -> None:
+def check_folder(address: TableAddress, holds: str) -> None:
     """See that there is such a folder with a database in it, because clients make one where there is none.
 
     Args:
@@ -82,7 +82,7 @@ def check_folder(address: Address, holds: str) -> None:
         raise DataError(told, where=address.where, remedy="Is it the folder that the database is kept in?")
 
 
-def check_table(address: Address, known: Iterable[str]) -> None:
+def check_table(address: TableAddress, known: Iterable[str]) -> None:
     """See that the table is one of those that there are.
 
     Raises:

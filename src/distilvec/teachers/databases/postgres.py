@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 from distilvec.extras import need
-from distilvec.teachers.databases.address import Address
+from distilvec.teachers.databases.address import TableAddress
 from distilvec.teachers.databases.opening import PAGE, Page, Pages, check_table
 
 _TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = ANY(current_schemas(false))"
 
 
 @contextmanager
-def connect(address: Address) -> Iterator[Pages]:
+def connect(address: TableAddress) -> Iterator[Pages]:
     """Connect, and look whether there is such a table; "schema.table" names one outside of the search path."""
     need("Reading PostgreSQL", "pgvector", "psycopg")
     import psycopg

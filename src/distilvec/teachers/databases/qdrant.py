@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any
 
 from distilvec.extras import need
-from distilvec.teachers.databases.address import Address
+from distilvec.teachers.databases.address import TableAddress
 from distilvec.teachers.databases.opening import PAGE, Page, Pages, check_folder, check_table
 
 
 @contextmanager
-def connect(address: Address) -> Iterator[Pages]:
+def connect(address: TableAddress) -> Iterator[Pages]:
     """Connect, and look whether there is such a collection."""
     need("Reading Qdrant", "qdrant", "qdrant_client")
     from qdrant_client import QdrantClient

@@ -20,7 +20,7 @@ from distilvec.corpus.readers import read_file
 from distilvec.corpus.rows import Row, excerpt
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import scratch
-from distilvec.teachers.databases.address import Address
+from distilvec.teachers.databases.address import TableAddress
 from distilvec.teachers.databases.opening import PAGE, opened
 from distilvec.teachers.vector_tables import (
     LONGEST,
@@ -38,7 +38,7 @@ _BY_ID = "With the ids of the database, they are in a file with the columns id a
 TextOf = Callable[[Mapping[str, Any], int], str | None]
 
 
-def read_database(address: Address, texts: Any) -> tuple[Vector, list[str]]:
+def read_database(address: TableAddress, texts: Any) -> tuple[Vector, list[str]]:
     """The vectors float32 [n, D] of a table, on disk, NaN where a row has none, and their texts, both sorted.
 
     Args:
