@@ -13,7 +13,7 @@ from tests.writing import built
 
 from distilvec.cli.main import main
 from distilvec.corpus import read_corpus
-from distilvec.errors import DataError, DistilvecError
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.kinds.writing.questions import AT_ONCE, as_question, write_questions
 
 SLOW = """
@@ -71,6 +71,29 @@ def test_repeated_and_unusable_answers_are_left_out_and_counted(tmp_path: Path) 
         "Does it rain today?",
     ]
     assert (found.texts, found.kept, found.repeated, found.unusable) == (2, 2, 2, 2)
+
+
+def test_a_file_goes_on_behind_texts_without_a_question(tmp_path: Path) -> None:
+    file, odd = tmp_path / "pairs.jsonl", [f"nothing is asked about {row}" for row in range(AT_ONCE)]
+
+    def ask(texts: list[str]) -> list[list[str]]:
+        return [["No."] if text in odd else [f"What is {text} about?"] for text in texts]
+
+    write_questions([*odd, "the first"], file, call=lambda texts: [[] for _ in texts])  # none is no wrong answer
+    write_questions(["the first"], file, call=ask)
+    assert write_questions([*odd, "the first", "the last"], file, call=ask).kept == 1
+    assert [row["text"] for row in rows(file)] == ["the first", "the last"]
+
+
+def test_a_function_that_fails_keeps_what_was_written(tmp_path: Path) -> None:
+    def ask(texts: list[str]) -> list[list[str]]:
+        if len(texts) < AT_ONCE:
+            raise RuntimeError("too many requests")
+        return [[f"What is {text} about?"] for text in texts]
+
+    with pytest.raises(EnvironmentProblem, match="--call: .*RuntimeError: too many requests.*run the same command"):
+        write_questions([f"a text {row}" for row in range(AT_ONCE + 1)], tmp_path / "pairs.jsonl", call=ask)
+    assert len(rows(tmp_path / "pairs.jsonl")) == AT_ONCE
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from distilvec import plain_yaml
 from distilvec.choosing.dry_run import plan
 from distilvec.errors import DistilvecError
 from distilvec.flow.compare import compare
+from distilvec.flow.prepare import require
 from distilvec.flow.run import Run, run
 from distilvec.judging import RetrievalTask
 from distilvec.judging.reranking import RerankingTask, as_found
@@ -225,6 +226,11 @@ def test_impossible_recipes_are_refused_before_training(
     with pytest.raises(DistilvecError, match=said) as caught:
         run(Recipe.build(recipe(tmp_path, tiny_bert, **changes)))
     assert "\n" not in str(caught.value)
+
+
+def test_planning_is_refused_before_teachers_are_asked_for(tmp_path: Path, tiny_bert: Path) -> None:
+    with pytest.raises(DistilvecError, match=r"student\.cross_encoder: .*plan goes by vectors"):
+        require(Recipe.build(recipe(tmp_path, tiny_bert)), "plan")
 
 
 def test_folders_that_say_no_number_are_refused(tmp_path: Path, tiny_bert: Path) -> None:

@@ -8,16 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from sentence_transformers import SentenceTransformer
 
 import distilvec.recipe.from_python
 from distilvec.choosing.dry_run import plan
 from distilvec.corpus import Corpus, Part, read_corpus
+from distilvec.corpus.keys import join_pair
 from distilvec.errors import DataError, DistilvecError
 from distilvec.flow.run import run
+from distilvec.flow.score import QueryDocuments
+from distilvec.judging import CachedEncoder
 from distilvec.judging.automatic import automatic_tasks
+from distilvec.mining.writing import texts_at
 from distilvec.recipe import Recipe
+from distilvec.scorers.base import text_pair_keys
 from distilvec.training.samplers import BucketedBatches
 
 
@@ -104,6 +110,8 @@ def test_pairs_have_a_prompt_for_each_side(tmp_path: Path) -> None:
         ({"prompt": ["a", "b"]}, {}, "query has 2 prompts and 1 text columns"),
         ({}, {"domain": "field"}, r"Leave domain, limit and revision .*out"),
         ({}, {"limit": 3}, r"Leave domain, limit and revision .*out"),
+        ({"name": " a name "}, {}, "' a name ' cannot be the name of a part"),
+        ({"name": ""}, {}, "'' cannot be the name of a part"),
     ],
 )
 def test_parts_that_do_not_go_together(files: Path, change: Any, options: Any, message: str) -> None:
@@ -117,6 +125,72 @@ def test_a_part_without_rows_or_column_is_named(files: Path) -> None:
         read_corpus(parts(files), files / "corpus")
     with pytest.raises(DataError, match=r'answers\.jsonl.*no column "text", .*body|answers\.jsonl.*"body"'):
         read_corpus([Part(str(files / "answers.jsonl"))], files / "corpus")
+
+
+def test_a_part_of_which_nothing_is_kept_is_named(files: Path, caplog: pytest.LogCaptureFixture) -> None:
+    again = Part(str(files / "questions.txt"), name="again", prompt="query: ")
+    read_corpus([*parts(files), again], files / "corpus")
+    assert "no text of part again is kept" in caplog.text
+
+
+# prompts
+
+
+def test_what_is_made_of_texts_begins_with_their_prompt(files: Path) -> None:
+    corpus = read_corpus(parts(files, prompt=" query:  "), files / "corpus", holdout=0.0, made=3)
+    assert corpus.audit.made and corpus.prompts["query"] == "query:  "
+    asked = by_domain(corpus)["query"]
+    assert len(asked) > 10 and all(text.startswith("query:  ") and text.count("query") == 1 for text in asked)
+
+
+def test_the_teacher_reads_the_prompt_before_its_own_text(files: Path) -> None:
+    rows = [{"de": f"  Haus {row}", "en": f"house {row}"} for row in range(9)]
+    (files / "both.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = [Part(str(files / "both.jsonl"), prompt="query: ")]
+    corpus = read_corpus(given, files / "corpus", text="de", teacher_text="en")
+    assert (corpus.texts([0]), corpus.teacher_texts([0])) == (["query: Haus 0"], ["query: house 0"])
+    corpus = read_corpus(given, files / "corpus", text=["de", "en"], teacher_text="en")
+    assert corpus.teacher_texts([0, 1]) == ["query: house 0"] * 2
+    given = [Part(str(files / "both.jsonl"), prompt=["a: ", "b: "])]
+    with pytest.raises(DistilvecError, match=r"corpus\.teacher_text: the teacher reads one text for all columns"):
+        read_corpus(given, files / "corpus", text=["de", "en"], teacher_text="en")
+
+
+def test_texts_of_tasks_are_found_behind_prompts(files: Path) -> None:
+    corpus = read_corpus(parts(files), files / "corpus", holdout=0.0)
+    assert corpus.overlap(["Who is number 3", "the answer is that number 5 is here", "query: other"]) == 2
+
+
+@pytest.fixture()
+def prompted_pairs(tmp_path: Path) -> list[Part]:
+    rows = [{"q": f"who is {row}", "a": f"it is number {row}", "n": f"it is not {row}"} for row in range(60)]
+    (tmp_path / "faq.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [Part(str(tmp_path / "faq.jsonl"), prompt=["query: ", "passage: ", "passage: "])]
+
+
+def test_held_out_pairs_are_read_with_one_prompt(prompted_pairs: list[Part], tmp_path: Path) -> None:
+    corpus = read_corpus(prompted_pairs, tmp_path / "corpus", text=["q", "a", "n"], holdout=0.5)
+    (task,) = automatic_tasks(corpus)
+    read: list[str] = []
+
+    class Student:
+        def encode(self, texts: list[str]) -> np.ndarray:
+            read.extend(texts)
+            return np.random.default_rng(0).normal(size=(len(texts), 4))
+
+        def encode_query(self, texts: list[str]) -> np.ndarray:
+            return self.encode([f"query: {text}" for text in texts])
+
+    task.score(CachedEncoder(Student()))
+    assert read and all(text.count("query: ") + text.count("passage: ") == 1 for text in read)
+
+
+def test_scorers_and_mined_files_have_no_prompts(prompted_pairs: list[Part], tmp_path: Path) -> None:
+    corpus = read_corpus(prompted_pairs, tmp_path / "corpus", text=["q", "a", "n"], holdout=0.0)
+    pairs = QueryDocuments.of(corpus)
+    assert list(pairs.texts[:2]) == [join_pair("who is 0", "it is number 0"), join_pair("who is 0", "it is not 0")]
+    assert pairs.keys[:1].tolist() == text_pair_keys([("who is 0", "it is number 0")]).tolist()
+    assert texts_at(corpus, None, np.arange(3)) == ["who is 0", "it is number 0", "it is not 0"]
 
 
 # weights
@@ -194,6 +268,19 @@ def test_a_run_reads_its_parts_and_ships_their_prompts(files: Path, tiny_bert: P
     assert Recipe.load(files / "out/recipe.yaml").corpus == recipe.corpus
 
 
+def test_weights_that_leave_nothing_to_read_are_refused(files: Path, tiny_bert: Path) -> None:
+    given = made(files, tiny_bert)
+    for part in given["corpus"]:
+        part["weight"] = 0.001
+    with pytest.raises(DistilvecError, match=r"corpus\.parts: with these weights an epoch reads none of \d+ items"):
+        run(Recipe.build(given))
+    for part in given["corpus"]:
+        part["weight"] = 0.1
+    given["training"] |= {"batch_size": 64, "dataloader_drop_last": True}
+    with pytest.raises(DistilvecError, match=r"dataloader_drop_last: \d items are no whole batch of 64"):
+        run(Recipe.build(given))
+
+
 def test_a_prompt_on_both_sides_is_refused(files: Path, tiny_bert: Path) -> None:
     with pytest.raises(DistilvecError, match=r'teacher tiny: teacher and corpus both put a prompt .*prompt: ""'):
         run(Recipe.build(made(files, tiny_bert, prompt="read: ")))
@@ -205,6 +292,29 @@ def test_a_student_whose_pooling_leaves_prompts_out_is_refused(files: Path, tiny
     model.save(str(files / "student"))
     with pytest.raises(DistilvecError, match=r"corpus\.parts: the student's pooling leaves prompts out"):
         run(Recipe.build(made(files, tiny_bert, files / "student")))
+
+
+def test_prompts_that_a_student_would_not_read_later_are_refused(files: Path, tiny_bert: Path) -> None:
+    (files / "labelled.jsonl").write_text(
+        "".join(f'{{"text": "number {row}", "label": "{"ab"[row % 2]}"}}\n' for row in range(60))
+    )
+    labelled = [{"path": str(files / "labelled.jsonl"), "prompt": "query: "}]
+    given = {**made(files, tiny_bert), "corpus": {"parts": labelled, "label": "label"}}
+    with pytest.raises(DistilvecError, match=r"corpus\.parts: a task's head is asked about texts without prompts"):
+        run(Recipe.build({**given, "task": {"kind": "classification"}}))
+    corpus = {"parts": [{"path": "pairs.jsonl", "prompt": "query: "}], "text": ["q", "a", "n"]}
+    ranker = {"student": {"cross_encoder": True, "model": str(tiny_bert)}, "scorers": [{"call": "one:two"}]}
+    with pytest.raises(DistilvecError, match=r"corpus\.parts"):
+        run(Recipe.build({"corpus": corpus, "output": str(files / "out"), **ranker}))
+
+
+def test_documents_of_a_router_have_the_prompt_that_the_teacher_read(files: Path, tiny_bert: Path) -> None:
+    given = made(files, tiny_bert)
+    given["student"] |= {"space": "teacher", "router": True}
+    given["training"]["epochs"] = 1
+    run(Recipe.build(given))
+    both = SentenceTransformer(str(files / "out/router"), device="cpu")
+    assert (both.prompts["query"], both.prompts["document"]) == ("query: ", "passage: ")
 
 
 def test_a_recipe_names_its_source_once(files: Path, tiny_bert: Path) -> None:
@@ -233,3 +343,24 @@ def test_parts_given_in_python(files: Path, tiny_bert: Path) -> None:
     assert section is not None
     found = by_domain(read_corpus(section.source, files / "corpus", holdout=0.0))
     assert {name: len(each) for name, each in found.items()} == {"questions": 10, "part-2": 9}
+
+
+def test_rows_of_a_part_have_the_columns_of_the_corpus(tmp_path: Path) -> None:
+    pairs = [(f"who is {row}", f"it is {row}") for row in range(9)]
+    frame = pandas.DataFrame([(f"what is {row}", f"that is {row}") for row in range(9)], columns=["q", "a"])
+    given = {"parts": [pairs, {"path": frame, "prompt": "b: "}], "text": ["q", "a"]}
+    section = distilvec.recipe.from_python.corpus_section(given, tmp_path / "out" / "given")
+    assert [sorted(part) for part in section["parts"]] == [["path"], ["path", "prompt"]]
+    corpus = Recipe.build({"corpus": {**section, "parts": section["parts"][:1]}, "output": "out"}).corpus
+    assert corpus is not None
+    assert read_corpus(corpus.source, tmp_path / "corpus", text=["q", "a"]).texts([0, 1]) == ["who is 0", "it is 0"]
+    with pytest.raises(DistilvecError, match=r'corpus: .*several corpora.*corpus=\{"parts": \[\.\.\.\]\}'):
+        distilvec.recipe.from_python.corpus_section([{"path": "a.txt", "weight": 2}], tmp_path / "out" / "given")
+
+
+def test_a_frame_in_a_recipe_is_its_rows() -> None:
+    frame = pandas.DataFrame({"body": ["one text", "another"]})
+    for given in ({"path": frame, "text": "body"}, {"parts": [{"path": frame, "text": "body"}]}):
+        corpus = Recipe.build({"corpus": given, "output": "out"}).corpus
+        assert corpus is not None
+        assert (corpus.parts or [corpus])[0].path == [{"body": "one text"}, {"body": "another"}]

@@ -74,6 +74,12 @@ def test_given_settings_are_not_changed_by_defaults(tmp_path: Path, tiny_bert: P
     )
 
 
+def test_sizes_stand_without_the_model_that_is_cut(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    teachers = [{"name": "big", "model": str(tiny_bert)}]
+    made = filled(tmp_path, sentences[:100], teachers, student={"shrink": {"vocabulary": 300}})
+    assert made.student.shrink.model_dump(exclude_none=True) == {"of": "big", "vocabulary": 300}
+
+
 def test_a_named_embedder_and_a_plain_transformer_have_rows_of_their_own(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:

@@ -119,6 +119,10 @@ def test_interpolated_weights_are_between(tmp_path: Path, sentences: list[str], 
             {"student": {"model": "BERT", "interpolate": 0.5}, "task": {"kind": "classification"}},
             "the task's head",
         ),
+        (
+            {"student": {"model": "BERT", "interpolate": 0.5}, "method": {"name": "distillmoe"}},
+            "the head of distillmoe",
+        ),
     ],
 )
 def test_interpolation_is_refused(

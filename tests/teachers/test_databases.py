@@ -328,3 +328,10 @@ def test_a_folder_in_an_address_starts_where_the_recipe_lies(tmp_path: Path) -> 
         f"chroma:{tmp_path / 'index'}#docs",
         "qdrant:http://localhost:6333#docs",
     ]
+
+
+def test_another_database_is_not_taken_for_a_file() -> None:
+    with pytest.raises(
+        DistilvecError, match="vectors are not read from sqlite.*postgresql, qdrant, chroma and lancedb"
+    ):
+        database_address("sqlite:docs.db#docs")

@@ -228,3 +228,19 @@ def test_unknown_text_column_lists_the_columns(tmp_path: Path) -> None:
     pq.write_table(pa.table({"sentences": ["a", "b"], "vector": [[1.0, 0.0], [0.0, 1.0]]}), file)
     with pytest.raises(DataError, match='no column "sentence" .*sentences'):
         load_teacher(vectors=str(file), texts="sentence")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_texts_with_the_ids_of_other_rows_are_refused(suffix: str, tmp_path: Path) -> None:
+    table, texts = tmp_path / f"vectors.{suffix}", tmp_path / "texts.jsonl"
+    rows = pandas.DataFrame({"id": range(5), "embedding": LISTS})
+    if suffix == "jsonl":
+        rows.to_json(table, orient="records", lines=True)
+    else:
+        rows.to_parquet(table)
+    named = [json.dumps({"id": str(row), "text": text}) + "\n" for row, text in enumerate(TEXTS)]
+    texts.write_text("".join(named))
+    assert VectorsTeacher(table, texts=texts).encode(TEXTS[3:4])[0] == pytest.approx(VECTORS[3])
+    texts.write_text("".join([*named[:3], named[4], named[3]]))
+    with pytest.raises(DataError, match=r'(line|row) 4: the vector of the id "3" has the text of "4" in its place'):
+        VectorsTeacher(table, texts=texts)

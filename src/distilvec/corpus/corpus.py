@@ -87,6 +87,7 @@ class Corpus:
         self.domain_names: list[str] | None = names.get("domains")
         parts = manifest.get("parts", {})
         self.prompts: dict[str, str] = parts.get("prompts", {})
+        self._begin: dict[str, list[str]] = parts.get("begin", {})
         self.parted = bool(parts)
         weights: dict[str, float] = parts.get("weights", {})
         even = all(weight == 1 for weight in weights.values())
@@ -150,12 +151,22 @@ class Corpus:
         """Return what the teacher reads: the same, unless the corpus has a column of its own for it."""
         return self._teacher_texts.get(rows)
 
+    def bare(self, rows: np.ndarray) -> list[str]:
+        """`texts` without the prompts that their parts put before them."""
+        texts = self.texts(rows)
+        if not self._begin or self.domains is None or self.domain_names is None:
+            return texts
+        begin = [self._begin.get(name, [""]) for name in self.domain_names]
+        second = np.zeros(len(rows), bool) if self.groups is None or self.roles is None else self.roles[rows] > 0
+        of = zip(texts, self.domains[rows].tolist(), second.tolist(), strict=True)
+        return [text.removeprefix(begin[domain][min(int(late), len(begin[domain]) - 1)]) for text, domain, late in of]
+
     def epoch_items(self, rows: np.ndarray) -> int:
         """Return how many items an epoch over these rows reads, weights counted."""
         if self.weights is None or self.domains is None:
             return len(rows)
-        counts = np.bincount(self.domains[rows], minlength=len(self.weights))
-        return int(np.round(self.weights * counts).sum())
+        values, kinds = np.unique(self.weights, return_inverse=True)  # as the sampler counts
+        return int(np.round(values * np.bincount(kinds[self.domains[rows]], minlength=len(values))).sum())
 
     def overlap(self, texts: Iterable[str]) -> int:
         """Return how many distinct texts (images, molecules) that are trained on are also among these.
@@ -176,7 +187,7 @@ class Corpus:
         rows = self.train_rows if lists else self.train_rows[:0]
         shared: set[str] = set()
         for start in range(0, len(rows), 10_000):
-            for text in map(str.casefold, self.texts(rows[start : start + 10_000])):
+            for text in map(str.casefold, self.bare(rows[start : start + 10_000])):
                 shared |= {text, *text.split(PAIR)} & lists.keys()
         counts = Counter(name for text in shared for name in lists[text])
         return {name: counts[name] for name in texts}
@@ -244,7 +255,7 @@ def read_corpus(
         return ready
     with new_files(folder) as partial:
         manifest = _prepare_split(origin, partial, wanted, holdout=holdout, strict=strict, limit=limit)
-        manifest |= _about(parts, wanted)
+        manifest |= _about(parts, wanted, origin, manifest["names"].get("domains", []))
         publish(partial, folder, {"source": {"name": origin.name, "digest": digest}, "options": options, **manifest})
     if origin.forget is not None:
         origin.forget(wanted.columns)
@@ -270,17 +281,20 @@ def _joined(parts: list[Part], columns: ColumnOptions, folder: Path, *, alone: b
     from distilvec.corpus.parts import PART, joined
 
     columns["domain"] = PART
-    return joined(parts, columns.get("text", "text"), columns.get("modality"), folder)
+    return joined(parts, columns, folder)
 
 
-def _about(parts: list[Part], wanted: ColumnNames) -> dict[str, Any]:
-    """What a manifest says of parts; nothing without any."""
+def _about(parts: list[Part], wanted: ColumnNames, origin: Source, kept: Sequence[str]) -> dict[str, Any]:
+    """What a manifest says of parts; nothing without any. Warns of those that are not among the domains `kept`."""
     if not parts:
         return {}
     from distilvec.corpus.parts import prompts_of
 
     weights = {part.called: part.weight for part in parts}
-    return {"parts": {"weights": weights, "prompts": prompts_of(parts, wanted.text)}}
+    if lost := ", ".join(name for name in weights if name not in kept):
+        _LOG.warning("no text of part %s is kept: all were rejected, or are in parts before it", lost)
+    shipped = prompts_of(parts, wanted.text)
+    return {"parts": {"weights": weights, "prompts": shipped, "begin": origin.prompts}}
 
 
 def _options(wanted: ColumnNames, **others: Any) -> dict[str, Any]:
@@ -329,7 +343,7 @@ def _prepare(
     """Write all files but the manifest into `partial`; returns the manifest."""
     with open(partial / REJECTED, "w", encoding="utf-8") as out:
         rejections = Rejections(out, strict)
-        writer = CorpusWriter(partial, wanted, holdout, rejections)
+        writer = CorpusWriter(partial, wanted, holdout, rejections, source.prompts)
         read = _read_all(source, writer, rejections, wanted, limit)
         manifest = writer.close()
     repeated = rejections.counts.pop(DUPLICATE, 0)

@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from distilvec.corpus.column_names import ColumnOptions
+from distilvec.corpus.keys import canonical, is_blank
 from distilvec.corpus.rows import Row
 from distilvec.corpus.sources import Part, Source, find_source
 from distilvec.errors import DataError, DistilvecError
@@ -44,37 +46,34 @@ def prompts_of(parts: Sequence[Part], columns: Sequence[str]) -> dict[str, str]:
     return found if other is None else {"document": other, **found}
 
 
-def joined(parts: Sequence[Part], text: str | Sequence[str], modality: str | None, folder: Path | None) -> Source:
+def joined(parts: Sequence[Part], columns: ColumnOptions, folder: Path | None) -> Source:
     """One source of the rows of all parts, one part after the other.
 
     Args:
-        text: the text columns of parts that name none, and of the rows.
-        modality, folder: as for `find_source`.
+        columns: of the rows, and of parts that name no text column; the teacher's text has the prompt of the others.
+        folder: as for `find_source`.
 
     Raises:
         DistilvecError, DataError, EnvironmentProblem: see `find_source`; parts that do not go together.
     """
     names = [part.called for part in parts]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        found = f'two parts are called "{twice[0]}"'
-        raise DistilvecError(found, where="corpus.parts", remedy="Give each a name of its own.")
+    _check_names(names)
+    modality, teacher_text = columns.get("modality"), columns.get("teacher_text")
     sources = [find_source(part.path, modality, folder=folder, revision=part.revision) for part in parts]
     kinds = {source.kind.name for source in sources}
     if len(kinds) > 1:
         raise DistilvecError(f"the parts hold {' and '.join(sorted(kinds))} items", where="corpus.parts")
     kind = sources[0].kind
-    usual = _named_columns(text, kind)
-    read = [usual if part.text is None else _named_columns(part.text, kind) for part in parts]
-    for part, own in zip(parts, read, strict=True):
-        if len(own) != len(usual):
-            raise DistilvecError(
-                f"{part.called} has {len(own)} text columns, and the corpus has {len(usual)}",
-                where="corpus.parts",
-                remedy="All parts are single texts or all are pairs; name columns in corpus.text or in the part.",
-            )
+    usual, read = _columns_of(parts, columns.get("text", "text"), kind)
     prompts = [part.prompts(len(usual)) for part in parts]
+    begin = {name: each for name, each in zip(names, prompts, strict=True) if any(each)}
     if prompts_of(parts, usual) and not kind.folded:
         raise DistilvecError(f"prompts are for texts, not for {kind.noun}", where="corpus.parts")
+    if teacher_text:
+        _check_one_prompt(prompts)
+    if teacher_text and teacher_text not in usual:
+        read, prompts = [[*own, teacher_text] for own in read], [(*each, each[0]) for each in prompts]
+        usual = [*usual, teacher_text]
 
     def asked(own: Sequence[str], columns: Sequence[str]) -> list[str]:
         return [*own, *(column for column in columns if column not in usual and column != PART)]
@@ -94,7 +93,37 @@ def joined(parts: Sequence[Part], text: str | Sequence[str], modality: str | Non
                 source.forget(asked(own, columns))
 
     name = ", ".join(source.name for source in sources)
-    return Source(name, _fingerprint(parts, sources), rows, kind, forget, lambda: _expected(parts, sources))
+    return Source(name, _fingerprint(parts, sources), rows, kind, forget, lambda: _expected(parts, sources), begin)
+
+
+def _columns_of(parts: Sequence[Part], text: str | Sequence[str], kind: Kind) -> tuple[list[str], list[list[str]]]:
+    """The text columns of the corpus, and those of each part."""
+    usual = _named_columns(text, kind)
+    read = [usual if part.text is None else _named_columns(part.text, kind) for part in parts]
+    for part, own in zip(parts, read, strict=True):
+        if len(own) != len(usual):
+            raise DistilvecError(
+                f"{part.called} has {len(own)} text columns, and the corpus has {len(usual)}",
+                where="corpus.parts",
+                remedy="All parts are single texts or all are pairs; name columns in corpus.text or in the part.",
+            )
+    return usual, read
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse names of parts that no domain has, and equal ones."""
+    if odd := [name for name in names if name != canonical(name) or is_blank(name)]:
+        what = f"{odd[0]!r} cannot be the name of a part"
+        raise DistilvecError(what, where="corpus.parts", remedy="Give it one without white space around it.")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        found = f'two parts are called "{twice[0]}"'
+        raise DistilvecError(found, where="corpus.parts", remedy="Give each a name of its own.")
+
+
+def _check_one_prompt(prompts: Sequence[Sequence[str]]) -> None:
+    if any(len(set(each)) > 1 for each in prompts):
+        what = "the teacher reads one text for all columns, and they have several prompts"
+        raise DistilvecError(what, where="corpus.teacher_text", remedy="Give each part one prompt.")
 
 
 def _expected(parts: Sequence[Part], sources: Sequence[Source]) -> int | None:
@@ -113,14 +142,17 @@ def _named(value: Any, own: Sequence[str], usual: Sequence[str], put: Sequence[s
     """A row under the names of the corpus, with the part's prompts before its texts."""
     cells = value if isinstance(value, Mapping) else {own[0]: value}
     texts = (cells.get(column) for column in own)
-    prompted = (prompt + text if isinstance(text, str) and text.strip() else text for prompt, text in zip(put, texts))
+    prompted = (
+        prompt + canonical(text) if isinstance(text, str) and not is_blank(text) else text
+        for prompt, text in zip(put, texts)
+    )
     return {**cells, **dict(zip(usual, prompted, strict=True)), PART: part.called}
 
 
 def _fingerprint(parts: Sequence[Part], sources: Sequence[Source]) -> str | None:
     if any(source.fingerprint is None for source in sources):
         return None
-    made_of = [
+    made_of: list[Any] = [2] + [  # raised when the same parts give other rows
         [source.fingerprint, part.called, part.text, part.weight, part.prompt, part.limit]
         for part, source in zip(parts, sources, strict=True)
     ]

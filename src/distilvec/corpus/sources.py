@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ class Source:
         kind: of its items: the one asked for, or what the source says.
         forget: removes what reading these columns has kept, once the corpus holds it; None where nothing is kept.
         expected: about how many rows there are, for a bar; None if that cannot be known quickly.
+        prompts: of several sources, by their domains: what stands before the text of each column.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Source:
     kind: Kind
     forget: Callable[[Sequence[str]], None] | None = None
     expected: Callable[[], int | None] = lambda: None
+    prompts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,14 +88,14 @@ class Part:
             DistilvecError: several prompts, and another number of columns.
         """
         if isinstance(self.prompt, str):
-            return (self.prompt,) * columns
+            return (self.prompt.lstrip(),) * columns  # texts are kept without white space around them
         if len(self.prompt) != columns:
             raise DistilvecError(
                 f"{self.called} has {len(self.prompt)} prompts and {columns} text columns",
                 where="corpus.parts",
                 remedy="Give one prompt, or one for each column.",
             )
-        return tuple(self.prompt)
+        return tuple(prompt.lstrip() for prompt in self.prompt)
 
 
 def find_source(

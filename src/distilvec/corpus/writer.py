@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,12 +34,20 @@ class CorpusWriter:
     Args:
         folder: empty.
         holdout: share of items kept out of training.
+        prompts: domain -> what its texts begin with, of each column.
     """
 
-    def __init__(self, folder: Path, wanted: ColumnNames, holdout: float, rejections: Rejections) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        wanted: ColumnNames,
+        holdout: float,
+        rejections: Rejections,
+        prompts: Mapping[str, Sequence[str]],
+    ) -> None:
         import pyarrow as pa
 
-        self.wanted, self.rejections = wanted, rejections
+        self.wanted, self.rejections, self.prompts = wanted, rejections, prompts
         self.grouped = len(wanted.text) > 1 and not wanted.joint
         self.holdout = holdout
         names = ["text", *(["teacher_text"] if wanted.teacher_text else [])]
@@ -114,8 +122,12 @@ class CorpusWriter:
         count = round(self.wanted.made * len(texts))
         from distilvec.corpus.made import made_texts
 
-        drawn = made_texts([each.text for each in texts], domains, count, seed=self.kept) if texts else []
-        made = [texts[place]._replace(text=text, identity=text) for place, text in drawn]
+        # Words are taken of the texts alone, and what is made begins with the prompt, as its like do.
+        put = [self.prompts.get(domain, ("",))[0] for domain in domains.tolist()]
+        bare = [each.text.removeprefix(prompt) for each, prompt in zip(texts, put, strict=True)]
+        drawn = made_texts(bare, domains, count, seed=self.kept) if texts else []
+        whole = [(place, put[place] + text) for place, text in drawn]
+        made = [texts[place]._replace(text=text, identity=text) for place, text in whole]
         if not made:
             return
         keys = self._keyed([each.identity for each in made], made)

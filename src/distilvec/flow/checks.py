@@ -108,6 +108,12 @@ def _check_prompts(prepared: Prepared, student: SentenceTransformer) -> None:
             where=f"teacher {prompted}",
             remedy='Set prompt: "" of the teacher, and write what it is to read into the prompts of corpus.parts.',
         )
+    if prepared.recipe.task is not None:
+        raise DistilvecError(
+            "a task's head is asked about texts without prompts, and would learn from texts with them",
+            where="corpus.parts",
+            remedy="Leave the prompts out, or the task.",
+        )
     if any(getattr(module, "include_prompt", True) is False for module in student):
         raise DistilvecError(
             "the student's pooling leaves prompts out, and those of the corpus are part of its texts",

@@ -151,6 +151,9 @@ def _student(recipe: Recipe, corpus: Corpus, chosen: list[str]) -> dict[str, Any
             where="student.shrink.of",
             remedy="Name a folder or hub id there, or another student: student: {model: ...}.",
         )
+    if section.shrink.is_sized:
+        data["shrink"]["of"] = of
+        return data
     model = source_model(of, section, recipe.teachers)
     whole = parameters(model)
     most = section.shrink.parameters

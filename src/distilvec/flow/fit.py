@@ -25,6 +25,7 @@ from distilvec.flow.teach import Taught
 from distilvec.judging.agreement import likeness
 from distilvec.methods.base import Method
 from distilvec.modules.layouts import has_head, has_kernels
+from distilvec.modules.pipeline import side_prompt
 from distilvec.modules.projection import flattened, is_identity
 from distilvec.recipe import Recipe, given
 from distilvec.store import SignalStore
@@ -169,7 +170,10 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
         own = load_student(str(folder), trust_remote_code=section.trust_remote_code, device="cpu")
         from distilvec.students import router
 
-        save(router(own, _documents(prepared.recipe)), folder.parent / "router")
+        documents = _documents(prepared.recipe)
+        if prepared.corpus.prompts:  # which the teacher has read, too
+            documents.prompts, documents.default_prompt_name = {"document": side_prompt(own, "document")}, None
+        save(router(own, documents), folder.parent / "router")
     return kept
 
 

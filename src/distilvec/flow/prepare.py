@@ -55,10 +55,11 @@ def require(recipe: Recipe, command: str) -> None:
     Raises:
         DistilvecError: naming the section that is missing.
     """
+    given(recipe.corpus, "corpus")
+    recipe.kind.check_recipe(recipe, command)  # first, as it may refuse what is asked for next
     for key in REQUIRED[command]:
         first, _, other = key.partition(" or ")
         given(getattr(recipe, first) or (getattr(recipe, other) if other else None) or None, key)
-    recipe.kind.check_recipe(recipe, command)
     if recipe.method.is_open:
         return
     trains = "teachers or student" in REQUIRED[command]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from distilvec.corpus import Corpus
-from distilvec.corpus.keys import join_pair
+from distilvec.corpus.keys import content_keys, join_pair
 from distilvec.corpus.lazy import LazyTexts
 from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.interruption import StopSignals
@@ -70,7 +70,7 @@ class QueryDocuments:
         queries = anchors[order][at] if len(anchors) else documents[:0]
         own = groups[queries] == groups[documents[: len(queries)]]
         queries, documents = queries[own], documents[: len(own)][own]
-        return cls(corpus, queries, documents, pair_keys(corpus.keys[queries], corpus.keys[documents]))
+        return cls(corpus, queries, documents, _keys(corpus, queries, documents))
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -81,8 +81,15 @@ class QueryDocuments:
         return LazyTexts(self._joined, np.arange(len(self)))
 
     def _joined(self, places: np.ndarray) -> list[str]:
-        sides = (self.corpus.texts(rows[places]) for rows in (self.queries, self.documents))
+        sides = (self.corpus.bare(rows[places]) for rows in (self.queries, self.documents))
         return [join_pair(*pair) for pair in zip(*sides, strict=True)]
+
+
+def _keys(corpus: Corpus, *sides: np.ndarray) -> np.ndarray:
+    """Keys of pairs uint8 [n, 16], from the rows of both sides; without prompts, which are for embedders."""
+    if not corpus.prompts:
+        return pair_keys(*(corpus.keys[rows] for rows in sides))
+    return pair_keys(*(content_keys(LazyTexts(corpus.bare, rows)) for rows in sides))
 
 
 def score_one(

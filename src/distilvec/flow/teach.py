@@ -275,8 +275,8 @@ def finish(
         raise DataError(
             f"it has nothing for any of the {filled.distinct:,} {modality}s",
             where=f"teacher {section.name}",
-            remedy="Do its texts name the items as the corpus does? Paths of images start where the file lies that "
-            "names them.",
+            remedy="Do its texts name the items as the corpus does, with the prompts of its parts? Paths of images "
+            "start where the file lies that names them.",
         )
     if not len(store):  # a share of a small corpus may be empty
         return

@@ -127,14 +127,15 @@ def _pair_tasks(corpus: Corpus, task: str | None) -> list[JudgingTask | None]:
     if len(anchors) < FEWEST:
         return []
     left, right = corpus.texts(anchors), corpus.texts(positives)
+    begin = (corpus.prompts["query"], corpus.prompts["document"]) if corpus.prompts else None
     if corpus.labels is None:
-        return [RetrievalTask.from_pairs("retrieval", left, right, domain="in")]
+        return [RetrievalTask.from_pairs("retrieval", left, right, domain="in", begin=begin)]
     if corpus.label_names is not None or _codes(corpus.labels, task):
         return []
     scores = corpus.labels[anchors].astype(np.float64)
     low, high = float(scores.min()), float(scores.max())
     if low == high:
-        return [RetrievalTask.from_pairs("retrieval", left, right, domain="in")]
+        return [RetrievalTask.from_pairs("retrieval", left, right, domain="in", begin=begin)]
     right_ones = np.flatnonzero(scores >= low + 0.75 * (high - low)).tolist()
     tasks: list[JudgingTask | None] = []
     if set(np.unique(scores)) == {0.0, 1.0}:
@@ -143,7 +144,7 @@ def _pair_tasks(corpus: Corpus, task: str | None) -> list[JudgingTask | None]:
         tasks.append(SimilarityTask("similarity", left, right, scores.tolist(), domain="in"))
     if len(right_ones) >= FEWEST:
         chosen = [left[row] for row in right_ones], [right[row] for row in right_ones]
-        tasks.append(RetrievalTask.from_pairs("retrieval", *chosen, domain="in"))
+        tasks.append(RetrievalTask.from_pairs("retrieval", *chosen, domain="in", begin=begin))
     return tasks
 
 

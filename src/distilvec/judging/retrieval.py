@@ -30,6 +30,8 @@ class RetrievalTask(JudgingTask):
     Args:
         relevance: query row -> {document row: relevance}; 0 or less = not relevant.
         own: the document that each query is itself, which is taken out of what is found for it.
+        begin: what queries and documents begin with, so that models read them as they are; None = models put their own
+            prompts before them.
     """
 
     kind: ClassVar[str] = "retrieval"
@@ -44,8 +46,10 @@ class RetrievalTask(JudgingTask):
         domain: str | None = None,
         seed: int = 0,
         own: Sequence[int] | None = None,
+        begin: tuple[str, str] | None = None,
     ) -> None:
         super().__init__(name, domain, seed)
+        self.begin = begin
         wanted = {q: {d: float(g) for d, g in grades.items() if g > 0} for q, grades in relevance.items()}
         rows = [q for q in sorted(wanted) if wanted[q]]
         if not rows or not documents:
@@ -111,8 +115,8 @@ class RetrievalTask(JudgingTask):
         return [(query,) for query in self.queries]
 
     def score(self, encode: Encode) -> Score:
-        documents = unit(side(encode, "document")(self.documents))
-        queries = unit(side(encode, "query")(self.queries))
+        documents = unit((encode if self.begin else side(encode, "document"))(self.documents))
+        queries = unit((encode if self.begin else side(encode, "query"))(self.queries))
         values = self.figures(self.without_own(top_rows(queries, documents, self._depth)))
         details: dict[str, Any] = {key: float(column.mean()) for key, column in values.items() if key != "ndcg@10"}
         details |= {"documents": len(self.documents), "queries_without_answer": self.unjudged, **self.facts}
@@ -143,13 +147,18 @@ class RetrievalTask(JudgingTask):
             return None
         bm25s = _bm25s()
         index = bm25s.BM25()
-        tokens = bm25s.tokenize(self.documents, stopwords="en", show_progress=False)
+        before = self.begin or ("", "")
+        asked, found = (
+            [text.removeprefix(prompt) for text in texts]
+            for texts, prompt in zip((self.queries, self.documents), before, strict=True)
+        )
+        tokens = bm25s.tokenize(found, stopwords="en", show_progress=False)
         depth = min(self._depth, len(self.documents))
         ranked = np.full((len(self.queries), depth), -1)
         if any(len(each) for each in tokens.ids):  # single characters and stop words are no words to it
             index.index(tokens, show_progress=False)
-            asked = bm25s.tokenize(self.queries, stopwords="en", show_progress=False)
-            rows, scores = index.retrieve(asked, k=depth, show_progress=False, backend_selection="numpy")
+            words = bm25s.tokenize(asked, stopwords="en", show_progress=False)
+            rows, scores = index.retrieve(words, k=depth, show_progress=False, backend_selection="numpy")
             ranked = np.where(np.asarray(scores) > 0, np.asarray(rows), -1)  # score 0: no word in common
         return self.without_own(ranked)
 

@@ -18,12 +18,15 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def texts_at(corpus: Corpus, further: Corpus | None, places: np.ndarray) -> list[str]:
-    """Texts of corpus and further documents, numbered through, at int64 [n] places."""
+    """Texts of corpus and further documents, numbered through, at int64 [n] places.
+
+    They are without prompts, which the recipe that reads the mined file says again.
+    """
     texts = np.empty(len(places), object)
     inside = places < len(corpus)
-    texts[inside] = corpus.texts(places[inside])
+    texts[inside] = corpus.bare(places[inside])
     if further is not None:
-        texts[~inside] = further.texts(places[~inside] - len(corpus))
+        texts[~inside] = further.bare(places[~inside] - len(corpus))
     return list(texts)
 
 

@@ -96,7 +96,8 @@ def corpus_section(corpus: Any, given: Path, name: str = "corpus.jsonl") -> dict
     """The corpus section that a value means; rows are written into a file of this name."""
     section = dict(corpus) if isinstance(corpus, Mapping) and {"path", "parts"} & set(corpus) else {"path": corpus}
     if isinstance(parts := section.get("parts"), list | tuple):
-        section["parts"] = [_part(part, given / f"part-{number}.jsonl") for number, part in enumerate(parts, start=1)]
+        shared = {key: section[key] for key in ("text", "modality") if key in section}
+        section["parts"] = [_part(each, given / f"part-{number}.jsonl", shared) for number, each in enumerate(parts, 1)]
     source = section.get("path")
     if "parts" in section and source is None:
         return section
@@ -111,14 +112,28 @@ def corpus_section(corpus: Any, given: Path, name: str = "corpus.jsonl") -> dict
         source = kind.dataset(chosen_split(source))
     if kind.tokenized and (is_dataset(source) or is_table(source)):
         _need_columns(columns, chosen_split(source) if is_dataset(source) else source)
+    first = source[0] if isinstance(source, list) and source else None
+    if kind.tokenized and isinstance(first, Mapping) and "path" in first and columns[0] not in first:
+        raise DistilvecError(
+            "a list from Python is rows, and these look like several corpora",
+            where="corpus",
+            remedy='Write corpus={"parts": [...]}.',
+        )
     section["path"] = str(_write_rows(given / name, source, columns or ["text"], limit, kind))
     return section
 
 
-def _part(part: Any, file: Path) -> Any:
-    """A part of several: a path, a mapping, or rows, which are written into the file."""
+def _part(part: Any, file: Path, shared: Mapping[str, Any]) -> Any:
+    """A part of several: a path, a mapping, or rows, which are written into the file.
+
+    Args:
+        shared: the keys of the whole corpus that say what its rows are.
+    """
     section = dict(part) if isinstance(part, Mapping) else {"path": part}
-    return corpus_section(section, file.parent, file.name) if "path" in section else section
+    if "path" not in section:
+        return section
+    read = corpus_section({**shared, **section}, file.parent, file.name)
+    return {key: value for key, value in read.items() if key in section}
 
 
 def _need_columns(wanted: Sequence[str], source: Any) -> None:

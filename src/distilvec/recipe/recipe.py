@@ -142,10 +142,13 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         return self
 
     @model_validator(mode="after")
-    def _a_head_to_fold(self) -> Recipe:
+    def _fits_the_head(self) -> Recipe:
+        headed = any(each.name == "distillmoe" and each.options.get("head") is not False for each in self.method.root)
+        if self.student is not None and self.student.interpolate and headed:
+            raise ValueError("student.interpolate: the head of distillmoe has no weights from before the training")
         if self.student is None or not self.student.fold:
             return self
-        if not any(each.name == "distillmoe" and each.options.get("head") is not False for each in self.method.root):
+        if not headed:
             raise ValueError("student.fold: only distillmoe has a head that can be folded")
         if self.task is not None:
             raise ValueError("student.fold: the task's head reads what the expert head gives; it cannot be folded")

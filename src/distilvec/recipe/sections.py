@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, field_serializer, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_serializer, field_validator, model_validator
 
 from distilvec.corpus.sources import Part
 from distilvec.errors import DistilvecError
@@ -33,10 +33,22 @@ _SOURCE = "file, folder of files or of images, hub:NAME, or (from Python) a list
 _REVISION = "of hub:NAME: commit, branch or tag; the saved recipe names the commit that was read"
 
 
+def _listed(source: Any) -> Any:
+    """The rows of a frame or table, of which a list would be the names of its columns."""
+    if isinstance(source, str | list):
+        return source
+    from distilvec.corpus.tables import is_table, table_rows
+
+    return list(table_rows(source)) if is_table(source) else source
+
+
+Rows = Annotated[str | list[Any], BeforeValidator(_listed)]
+
+
 class PartSection(Section):
     """One of several sources of a corpus; each is a domain of its own."""
 
-    path: str | list[Any] = Field(description=_SOURCE)
+    path: Rows = Field(description=_SOURCE)
     name: str | None = Field(None, description="of its domain and of its prompt; null = the file's, without suffixes")
     text: str | list[str] | None = Field(
         None, description="text column, or the columns of a pair or triplet; null = as corpus.text has them"
@@ -54,7 +66,7 @@ class PartSection(Section):
 class CorpusSection(Section):
     """The source of the training items: texts, images or molecules."""
 
-    path: str | list[Any] | None = Field(None, description=_SOURCE)
+    path: Rows | None = Field(None, description=_SOURCE)
     parts: list[PartSection] = Field(
         default_factory=list,
         description="several sources instead of `path`, each with a weight and a prompt; a list as the whole section "

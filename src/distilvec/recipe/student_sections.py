@@ -38,8 +38,13 @@ class ShrinkSection(Section):
     @property
     def is_open(self) -> bool:
         """Tell whether it names no model, or no size."""
-        sizes = (self.layers, self.vocabulary, self.embedding, self.inner, self.heads, self.width)
-        return self.of is None or (all(size is None for size in sizes) and self.positions is None)
+        return self.of is None or not self.is_sized
+
+    @property
+    def is_sized(self) -> bool:
+        """Tell whether it names a size, so that the others stay as the model has them."""
+        sizes = (self.layers, self.vocabulary, self.embedding, self.inner, self.heads, self.positions, self.width)
+        return any(size is not None for size in sizes)
 
     @field_validator("parameters", mode="before")
     @classmethod
@@ -48,7 +53,7 @@ class ShrinkSection(Section):
 
     @model_validator(mode="after")
     def _one_size(self) -> ShrinkSection:
-        if self.parameters is not None and not self.model_copy(update={"of": "x"}).is_open:
+        if self.parameters is not None and self.is_sized:
             raise ValueError("parameters chooses the other sizes: give it alone")
         return self
 

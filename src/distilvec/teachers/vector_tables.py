@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -60,8 +61,31 @@ def read_vector_table(file: Path, column: str, texts: Any, *, wants_texts: bool)
         return spool.vectors(), found
     text = text_column(start, texts, str(file)) if wants_texts else None
     spool = Spool(str(file), vector_column(start, column, text, str(file)))
+    if wants_texts and text is None and isinstance(texts, str | Path) and "id" in start[0].value:
+        rows = _in_step(_usable(parquet_rows(file, ["id"])) if parquet else rows, Path(texts).expanduser())
+        if parquet:  # its vectors are read as blocks
+            deque(rows, maxlen=0)
     found = _read_parquet(spool, file, text) if parquet else _read_rows(spool, rows, text)
     return spool.vectors(), found if text is not None else None
+
+
+def _in_step(rows: Iterable[Row], texts: Path) -> Iterator[Row]:
+    """The rows of vectors, as long as none has another id than the text in its place: they go together by order.
+
+    Raises:
+        DataError: one has.
+    """
+    others = read_file(texts, None, LONGEST) if texts.suffix == ".jsonl" else iter(())
+    for row in rows:
+        other = next(others, None)
+        identity = other.value.get("id") if other is not None and isinstance(other.value, Mapping) else None
+        if None not in (identity, row.value.get("id")) and str(identity) != str(row.value["id"]):
+            raise DataError(
+                f'the vector of the id "{row.value["id"]}" has the text of "{identity}" in its place',
+                where=place(row),
+                remedy=f"Bring {texts.name} into the order of the vectors, or put the texts into their table.",
+            )
+        yield row
 
 
 class Spool:

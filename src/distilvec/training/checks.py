@@ -84,12 +84,7 @@ def check_training(
         raise DataError(
             "there is no text to train on", where="corpus", remedy="Look at what was rejected, and at corpus.holdout."
         )
-    if training.dataloader_drop_last and len(rows) < training.batch:
-        raise DistilvecError(
-            f"{len(rows)} items are no whole batch of {training.batch_size}, and others are dropped",
-            where="training.dataloader_drop_last",
-            remedy="Leave it out, or lower training.batch_size.",
-        )
+    _check_epoch(corpus.epoch_items(rows), len(rows), training)
     if blind:
         raise DistilvecError(
             f"there is nothing to evaluate on: of {len(corpus.holdout_rows)} held-out texts fewer than 20 have a "
@@ -108,6 +103,22 @@ def check_training(
             "disam compares domains, and the corpus names none",
             where="optimizer.sharpness.kind",
             remedy="Set corpus.domain.",
+        )
+
+
+def _check_epoch(read: int, items: int, training: TrainingSection) -> None:
+    """Refuse an epoch without a batch, after which the next would begin for ever."""
+    if not read:
+        raise DistilvecError(
+            f"with these weights an epoch reads none of {items} items",
+            where="corpus.parts",
+            remedy="Give larger weights.",
+        )
+    if training.dataloader_drop_last and read < training.batch:
+        raise DistilvecError(
+            f"{read} items are no whole batch of {training.batch_size}, and others are dropped",
+            where="training.dataloader_drop_last",
+            remedy="Leave it out, or lower training.batch_size.",
         )
 
 

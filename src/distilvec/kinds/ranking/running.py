@@ -39,7 +39,8 @@ def check_ranking(recipe: Recipe, command: str) -> None:
     """
     if command == "mine":
         return
-    single = not isinstance(given(recipe.corpus, "corpus").text, list)
+    corpus = given(recipe.corpus, "corpus")
+    single, prompted = not isinstance(corpus.text, list), any(any(part.prompt) for part in corpus.parts)
     table = "Name one: a larger cross-encoder, a function, or a table of scores."
     columns = "Name the columns of query, document and negatives: text: [query, document, negative_1]."
     refused: list[tuple[object, str, str, str]] = [
@@ -48,6 +49,7 @@ def check_ranking(recipe: Recipe, command: str) -> None:
         (recipe.teachers, "teachers", "it learns from scorers alone", ""),
         (recipe.task, "task", "it learns from scorers, without labels", ""),
         (single, "corpus.text", "it reads queries with documents, and the corpus has single texts", columns),
+        (prompted, "corpus.parts", "it reads both texts at once, without prompts", "Leave the prompts out."),
         (recipe.training.evaluate_every, "training.evaluate_every", "it is judged at the end alone", ""),
         (recipe.judging.compression, "judging.compression", "it has no vectors to compress", ""),
     ]

@@ -16,7 +16,7 @@ from typing import Any
 
 from distilvec.corpus import read_corpus
 from distilvec.corpus.keys import content_key, folded
-from distilvec.errors import DataError, DistilvecError
+from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.files import locked, writing
 from distilvec.progress import Ticker
 
@@ -134,7 +134,8 @@ def _written(ask: Ask, texts: list[str], output: Path, seen: set[str], before: i
                 else:
                     seen.add(folded(question))
                     rows.append({"query": question, "text": text})
-        if start == 0 and not rows and not repeated:
+        # Where a file is continued, the texts that are left may be those that no question was found for.
+        if start == 0 and unusable and not seen:
             first = next((answer for answers in found for answer in answers), "")
             raise DataError(
                 f"none of {unusable} answers is a question; the first: {first[:80]!r}",
@@ -151,7 +152,18 @@ def _written(ask: Ask, texts: list[str], output: Path, seen: set[str], before: i
 
 
 def _answers(ask: Ask, texts: list[str]) -> Sequence[Sequence[str]]:
-    found = ask(texts)
+    try:
+        found = ask(texts)
+    except DistilvecError:
+        raise
+    except Exception as problem:  # whatever a service's client raises
+        if isinstance(ask, _Model):
+            raise
+        raise EnvironmentProblem(
+            f"the function failed with {type(problem).__name__}: {problem}",
+            where="--call",
+            remedy="What was written is kept; run the same command again to go on.",
+        ) from problem
     right = isinstance(found, list | tuple) and len(found) == len(texts)
     if not right or any(isinstance(each, str) or not all(isinstance(one, str) for one in each) for each in found):
         raise DataError(

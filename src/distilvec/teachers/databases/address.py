@@ -8,6 +8,8 @@ from typing import NamedTuple
 from distilvec.errors import DistilvecError
 
 _ADDRESS = re.compile(r"(postgresql|postgres|qdrant|chroma|lancedb):(.*)", re.DOTALL)
+#: Of another kind; a letter alone is a drive.
+_OTHER = re.compile(r"([A-Za-z]\w+(?:\+\w+)?):.*#", re.DOTALL)
 #: What follows the user's name up to the "@"; digits alone after a host are its port.
 _PASSWORD = re.compile(r"(?<=://)([^:/?@]*):(?!\d[^@?]*(?:\?|$)).*@", re.DOTALL)
 _SECRET = re.compile(r"([?&](?:\w*password|\w*token|api[-_]?key)=)[^&]*", re.IGNORECASE)
@@ -46,9 +48,16 @@ def database_address(source: str) -> TableAddress | None:
     Address(kind='qdrant', place='http://localhost:6333', table='docs', column='title')
 
     Raises:
-        DistilvecError: it names no table, or it holds a password, which would be written into recipes and stores.
+        DistilvecError: it is of another kind of database, names no table, or holds a password, which would be written
+            into recipes and stores.
     """
     found = _ADDRESS.fullmatch(source)
+    if found is None and (other := _OTHER.match(source)):
+        raise DistilvecError(
+            f"vectors are not read from {other[1]}",
+            where=source.partition(":")[0],  # the rest may hold a password
+            remedy="Databases are postgresql, qdrant, chroma and lancedb; write .jsonl or .parquet of others.",
+        )
     if found is None:
         return None
     shown = _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", source))
