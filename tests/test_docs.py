@@ -161,7 +161,10 @@ def test_a_figure_that_is_not_there_stops_the_build(changed: Callable[[str, str,
         figures.filled("many-teachers")
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/experiments.md"], ids=lambda page: page.name)
+RESULT_PAGES = [ROOT / "README.md", ROOT / "docs/experiments.md", *sorted(ROOT.glob("docs/results-*.md"))]
+
+
+@pytest.mark.parametrize("page", RESULT_PAGES, ids=lambda page: page.name)
 def test_figures_of_results_stand_in_generated_parts(page: Path) -> None:
     by_hand = GENERATED.sub("", prose(page)).partition("## Corrected figures")[0]
     found = re.findall(r"[^\n]*\d (?:%|points|times)[^\n]*", by_hand)
