@@ -45,26 +45,31 @@ def sources_of(corpus: Any) -> list[Any]:
     return [corpus, *(parts if isinstance(parts, list) else [])]
 
 
+def _absolute(value: Any, folder: Path) -> Any:
+    """A path, or the paths of a list, made absolute where they exist."""
+    if isinstance(value, list):
+        from distilvec.corpus.tables import are_files
+
+        named = [_absolute(each, folder) for each in value]
+        return named if are_files(named) else value  # texts, of which one may be called as a file is, stay
+    if not isinstance(value, str) or not value:
+        return value
+    if database := folder_in(value):
+        return f"{database[0]}{_absolute(database[1], folder)}{database[2]}"
+    value = home(value)
+    if Path(value).is_absolute():
+        return value
+    # os.path.exists, because Path.exists raises over names that are too long; who opens it says what is wrong
+    name, column = table_and_column(value) or (value, "")
+    column = f":{column}" if column else ""
+    return next((f"{p.absolute()}{column}" for p in (folder / name, Path(name)) if os.path.exists(p)), value)
+
+
 def find_files(data: dict[str, Any], folder: Path) -> None:
     """Make the paths of a recipe absolute where they exist, so that a saved recipe runs from anywhere."""
 
     def found(value: Any) -> Any:
-        if isinstance(value, list):
-            from distilvec.corpus.tables import are_files
-
-            named = [found(each) for each in value]
-            return named if are_files(named) else value  # texts, of which one may be called as a file is, stay
-        if not isinstance(value, str) or not value:
-            return value
-        if database := folder_in(value):
-            return f"{database[0]}{found(database[1])}{database[2]}"
-        value = home(value)
-        if Path(value).is_absolute():
-            return value
-        # os.path.exists, because Path.exists raises over names that are too long; who opens it says what is wrong
-        name, column = table_and_column(value) or (value, "")
-        column = f":{column}" if column else ""
-        return next((f"{p.absolute()}{column}" for p in (folder / name, Path(name)) if os.path.exists(p)), value)
+        return _absolute(value, folder)
 
     def replace(section: Any, keys: Sequence[str]) -> None:
         if isinstance(section, dict):
