@@ -45,7 +45,7 @@ def database_address(source: str) -> TableAddress | None:
     """The parts of an address; None if this is the name of a file.
 
     >>> database_address("qdrant:http://localhost:6333#docs:title")
-    Address(kind='qdrant', place='http://localhost:6333', table='docs', column='title')
+    TableAddress(kind='qdrant', place='http://localhost:6333', table='docs', column='title')
 
     Raises:
         DistilvecError: it is of another kind of database, names no table, or holds a password, which would be written
