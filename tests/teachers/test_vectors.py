@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -216,3 +218,26 @@ def test_item_with_two_vectors_is_warned_about(caplog: pytest.LogCaptureFixture)
     caplog.clear()
     VectorsTeacher(np.ones((3, 3), np.float32), texts=["shoes", "shoes", "hat"], name="index")
     assert not caplog.text
+
+
+class Text(str):
+    """A text that can be referred to weakly."""
+
+
+def test_texts_of_a_file_are_not_held_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: weakref.WeakSet[Text] = weakref.WeakSet()
+    most = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal most
+        for number in range(100):
+            text = Text(f"text {number}")
+            alive.add(text)
+            most = max(most, len(alive))
+            yield text
+
+    monkeypatch.setattr("distilvec.teachers.vectors._CHUNK", 8)
+    teacher = VectorsTeacher(np.eye(2, dtype=np.float32), texts=["a", "b"])
+    keys = teacher._keys_of(texts())
+    np.testing.assert_array_equal(keys, content_keys([f"text {number}" for number in range(100)]))
+    assert most <= 24

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,13 @@ class VectorsTeacher(Teacher):
         return known
 
     def _keys_of(self, items: Iterable[str]) -> np.ndarray:
-        """uint8 [n, 16]; zeros where an image or a molecule cannot be read."""
+        """uint8 [n, 16]; zeros where an image or a molecule cannot be read. The items of a file are never all held."""
+        rest, parts = iter(items), [np.zeros((0, KEY_BYTES), np.uint8)]
+        while few := list(islice(rest, _CHUNK)):
+            parts.append(self._keys_of_few(few))
+        return np.concatenate(parts)
+
+    def _keys_of_few(self, items: Sequence[str]) -> np.ndarray:
         canonical: list[str | None] = []
         for item in items:
             try:
