@@ -238,8 +238,10 @@ def defaults_table() -> str:
         method = " + ".join(f"`{plain_yaml.flow(entry)}`" for entry in row.method)
         keys = ", ".join(f"`{key}: {yaml_value(value)}`" for key, value in row.student.items())
         epochs = " / ".join(str(row.epochs(texts)) for texts in (1_000, 10_000, 100_000))
-        page, comma, remark = row.evidence.partition(",")
-        rows.append([row.kind, method, keys, f"{row.lr:g}", str(row.batch_size), epochs, f"`{page}`{comma}{remark}"])
+        page, separator, remark = row.evidence.partition(";")
+        rows.append(
+            [row.kind, method, keys, f"{row.lr:g}", str(row.batch_size), epochs, f"`{page}`{separator}{remark}"]
+        )
     return pipes(rows)
 
 
