@@ -110,6 +110,11 @@ def test_what_is_taken_for_a_question(answer: str, question: str | None) -> None
     assert as_question(answer, "A text: is this part of it? Yes.") == question
 
 
+def test_an_encoder_writes_no_questions(tmp_path: Path, tiny_bert: Path) -> None:
+    with pytest.raises(DataError, match="Choose a causal language model; this may be an encoder"):
+        write_questions(["A first text."], tmp_path / "pairs.jsonl", model=str(tiny_bert))
+
+
 def test_what_cannot_go_well_is_refused(tmp_path: Path) -> None:
     texts, file = ["A first text.", "A second text."], tmp_path / "pairs.jsonl"
     for how in ({}, {"model": "m", "call": lambda texts: [[] for _ in texts]}):

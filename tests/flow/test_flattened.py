@@ -11,10 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense
 
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError
-from distilvec.flow.fit import MISSED, POWERS
+from distilvec.flow.fit import MISSED, POWERS, interpolated
 from distilvec.flow.run import train
 from distilvec.judging.agreement import likeness
 from distilvec.modules.projection import flattened
@@ -109,6 +110,13 @@ def test_interpolated_weights_are_between(tmp_path: Path, sentences: list[str], 
         torch.testing.assert_close(between, 0.75 * old + 0.25 * new, atol=1e-6, rtol=1e-5)
         moved += int(not torch.equal(old, new))
     assert moved > 10
+
+
+def test_a_module_that_the_training_added_stays_as_it_was_trained() -> None:
+    before = SentenceTransformer(modules=[Dense(4, 4, activation_function=None)], device="cpu")
+    added = Dense(4, 4, activation_function=None)
+    between = interpolated(before, SentenceTransformer(modules=[before[0], added], device="cpu"), 0.5)
+    torch.testing.assert_close(between[1].linear.weight, added.linear.weight)
 
 
 @pytest.mark.parametrize(

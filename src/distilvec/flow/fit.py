@@ -179,14 +179,16 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
 
 @torch.no_grad()
 def interpolated(before: SentenceTransformer, after: SentenceTransformer, share: float) -> SentenceTransformer:
-    """The model between two of one shape, that share of the way from the first to the second, which stays as it is.
+    """The model between two, that share of the way from the first to the second, which stays as it is.
+
+    Weights that the training added (a method of one's own may) stay as they were trained.
 
     Source: Wortsman et al. 2022 (arXiv:2109.01903), WiSE-FT.
     """
     between = copy.deepcopy(after)
     old = before.state_dict()
     for name, weight in between.state_dict().items():
-        if weight.is_floating_point():
+        if weight.is_floating_point() and name in old:
             weight.lerp_(old[name].to(weight), 1 - share)
     return between
 

@@ -27,6 +27,9 @@ _CHANGING = threading.RLock()
 _UNREAD = {"pooler", "mask_token"}
 #: What to do about a model that brings code.
 TRUST = "Read that code; if you trust it, set trust_remote_code to true."
+#: What to do about weights that its files do not hold; and where it is to write.
+WHOLE = "Copy or download the model again; see its config.json, model_type."
+CAUSAL = "Choose a causal language model; this may be an encoder. See its config.json, model_type and architectures."
 #: Modules of ours that bring their code along: the name in modules.json -> where the class is.
 OWN_MODULES = {
     "expert_head.ExpertHead": "distilvec.modules.expert_head",
@@ -89,11 +92,15 @@ def open_transformer(folder: str | Path, model_kwargs: dict[str, Any], **options
 
 
 def open_writing(folder: Path, dtype: Any, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """The causal language model and the tokenizer of a folder that was checked."""
+    """The causal language model and the tokenizer of a folder that was checked.
+
+    Raises:
+        DataError: it is no causal language model.
+    """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     plain = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
-    with no_questions(), nothing_made_up(folder):
+    with no_questions(), nothing_made_up(folder, remedy=CAUSAL):
         causal = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, use_safetensors=True, **plain)
         return causal, AutoTokenizer.from_pretrained(str(folder), **plain)
 
@@ -177,7 +184,7 @@ def no_questions() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def nothing_made_up(folder: str | Path, *, but_the_head: bool = False) -> Iterator[None]:
+def nothing_made_up(folder: str | Path, *, but_the_head: bool = False, remedy: str = WHOLE) -> Iterator[None]:
     """While the block runs, note the weights that transformers makes up at random because the files hold none.
 
     That of code of the model's own is its own affair, and so is what another thread opens meanwhile by transformers
@@ -185,6 +192,7 @@ def nothing_made_up(folder: str | Path, *, but_the_head: bool = False) -> Iterat
 
     Args:
         but_the_head: what stands behind the encoder may be made up.
+        remedy: what to do if there are such.
 
     Raises:
         DistilvecError: there are such, and the model brings code that would know what to do with those that it has.
@@ -225,9 +233,7 @@ def nothing_made_up(folder: str | Path, *, but_the_head: bool = False) -> Iterat
                 where=str(folder),
                 remedy=TRUST,
             )
-        raise DataError(
-            problem, where=str(folder), remedy="Copy or download the model again; see its config.json, model_type."
-        )
+        raise DataError(problem, where=str(folder), remedy=remedy)
 
 
 def _register(folder: Path) -> None:
