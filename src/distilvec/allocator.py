@@ -13,7 +13,7 @@ import platform
 
 # From malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-_LARGEST_BLOCK = 1 << 28
+_LARGEST_BLOCK, _SMALLEST_BLOCK = 1 << 28, 1 << 18
 _KEPT = (1 << 31) - 1
 _AHEAD = 1 << 28
 
@@ -29,13 +29,25 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether the C library took it: False where it is not glibc.
     """
+    return _told((_MMAP_THRESHOLD, _LARGEST_BLOCK), (_TRIM_THRESHOLD, _KEPT), (_TOP_PAD, _AHEAD))
+
+
+def return_freed_memory() -> bool:
+    """Tell glibc to give what is free back to the system, and from now on every freed block of 256 KiB or more.
+
+    For a student that is sharded, which is done to save memory: blocks that are gathered and freed in turn leave gaps
+    otherwise, which take a third of what the process holds. Returns the same as `keep_freed_memory`.
+    """
+    return _told((_MMAP_THRESHOLD, _SMALLEST_BLOCK))
+
+
+def _told(*settings: tuple[int, int]) -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
-    settings = ((_MMAP_THRESHOLD, _LARGEST_BLOCK), (_TRIM_THRESHOLD, _KEPT), (_TOP_PAD, _AHEAD))
     try:
         library = ctypes.CDLL(None)
         mallopt = library.mallopt
-        library.malloc_trim(0)  # what cutting the student and teaching have left goes back first
+        library.malloc_trim(0)  # also what cutting the student and teaching have left
     except (OSError, AttributeError):
         return False
     taken = [mallopt(name, value) for name, value in settings]

@@ -200,16 +200,18 @@ def _weigh_parts(out: Path) -> None:
     """Where the student is sharded: how much of it this process keeps, to `part-0.json`."""
     from distilvec.training import loop
 
-    shard = loop.sharding.shard
+    sharded = loop.sharding.sharded
 
-    def weighed(distiller: Any, device: Any) -> None:
-        whole = sum(each.numel() for each in distiller.student.parameters())
-        shard(distiller, device)
-        part = sum(each.to_local().numel() for each in distiller.student.parameters())
+    def weighed(distiller: Any, device: Any) -> Any:
+        every = sum(each.numel() for each in distiller.student.parameters())
+        twin = sharded(distiller, device)
+        part = sum(each.to_local().numel() for each in twin.student.parameters())
+        kept = sum(each.numel() for each in distiller.student.parameters())
         out.mkdir(parents=True, exist_ok=True)
-        (out / f"part-{os.environ['RANK']}.json").write_text(json.dumps(part / whole))
+        (out / f"part-{os.environ['RANK']}.json").write_text(json.dumps((part / every, kept / every)))
+        return twin
 
-    loop.sharding.shard = weighed  # type: ignore[attr-defined]
+    loop.sharding.sharded = weighed  # type: ignore[attr-defined]
 
 
 # how a job comes to an end early

@@ -229,7 +229,8 @@ def test_two_processes_with_a_part_of_the_student_each_equal_one(
     asked = {"env": {"ACCELERATE_USE_FSDP": "true"}} if name == "talas" else {"training": {"fsdp": True}}
     check_equal_to_one(start, home, tmp_path, alone, name, **asked)
     parts = [json.loads((tmp_path / f"part-{rank}.json").read_text()) for rank in (0, 1)]
-    assert sum(parts) == pytest.approx(1) and max(parts) < 0.6
+    assert sum(part for part, _ in parts) == pytest.approx(1) and max(part for part, _ in parts) < 0.6
+    assert [kept for _, kept in parts] == [0, 0]  # of the whole student, while the parts are trained
 
 
 def check_equal_to_one(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distilvec import folders
+from distilvec.allocator import return_freed_memory
 from distilvec.errors import DistilvecError
 from distilvec.files import alone_in
 from distilvec.flow.checks import warn_of_few
@@ -103,6 +104,8 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
     from distilvec.flow.ray.ranks import share_of_rank
 
     share_of_rank()  # and its GPU, before any model is opened
+    if recipe.training.sharded:
+        return_freed_memory()  # what was freed before this is used again, and stays
     require(recipe, "train")
     recipe, tasks = pin(recipe), named_tasks(recipe)
     # Of a distributed run the first process holds the folder for all.

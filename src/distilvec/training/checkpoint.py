@@ -80,29 +80,45 @@ def write(home: Path, state: State, model: nn.Module, optimizer: Mapping[str, An
     Raises:
         EnvironmentProblem: the disk is full, or the place cannot be written; earlier checkpoints are untouched.
     """
-    name = f"checkpoint-{state.global_step}"
-    partial = home / f"{PARTIAL}{state.global_step}"
-    folder = partial / name
+    name, place = f"checkpoint-{state.global_step}", partial(home, state.global_step)
+    folder = place / name
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_model(model, str(folder / WEIGHTS))
-        torch.save(dict(optimizer), folder / OPTIMIZER)
-        torch.save(ranks, folder / RANKS)
-        (folder / STATE).write_text(state.model_dump_json(), encoding="utf-8")
-        seal(folder, "checkpoint", hashed=True)
-        remove(home / name)
-        if (home / name).exists():  # with files that are not ours
-            (home / name).rename(aside_name(home / name))
-        os.replace(folder, home / name)
+        with writable(home / name):
+            folder.mkdir(parents=True, exist_ok=True)
+            save_model(model, str(folder / WEIGHTS))
+            torch.save(dict(optimizer), folder / OPTIMIZER)
+            torch.save(ranks, folder / RANKS)
+            (folder / STATE).write_text(state.model_dump_json(), encoding="utf-8")
+            seal(folder, "checkpoint", hashed=True)
+            remove(home / name)
+            if (home / name).exists():  # with files that are not ours
+                (home / name).rename(aside_name(home / name))
+            os.replace(folder, home / name)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def partial(home: Path, step: int) -> Path:
+    """Where the checkpoint of a step is made; what is in there is removed when it is there, or by the next training."""
+    return home / f"{PARTIAL}{step}"
+
+
+@contextlib.contextmanager
+def writable(place: Path) -> Iterator[None]:
+    """Say what is wrong with the disk or the folder where a checkpoint cannot be written.
+
+    Raises:
+        EnvironmentProblem: see `write`.
+    """
+    try:
+        yield
     except torch.OutOfMemoryError:
         raise
     except (OSError, RuntimeError, SafetensorError) as error:
         if isinstance(error, RuntimeError) and not any(each in str(error) for each in _WRITERS):
             raise  # of a GPU, or of other processes
         after = f"Then {GO_ON}; earlier checkpoints are untouched."
-        raise system_problem(error, "the checkpoint cannot be written", home / name, after) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        raise system_problem(error, "the checkpoint cannot be written", place, after) from error
 
 
 def keep(home: Path, most: int | None, best: int | None) -> None:

@@ -56,7 +56,7 @@ class Loop:
     """One training of a distiller.
 
     Attributes:
-        distiller: what is trained; its weights are whole after every evaluation, checkpoint, and at the end.
+        distiller: what is trained; sharded, it has no weights but at an evaluation, a checkpoint, and at the end.
         training, section: the recipe's sections `training` and `optimizer`.
         folder: of the run; gets `checkpoints/` and `run.jsonl`.
         rows: corpus rows to train on, int64.
@@ -98,8 +98,7 @@ class Loop:
         self.saved_every = training.save_every or (training.evaluate_every if training.best else None) or self.per_epoch
         self.trained, self.sharded = self.distiller.to(self.device), training.sharded and world_size() > 1
         if self.sharded:
-            self.trained = self.distiller.twin()
-            sharding.shard(self.trained, self.device)
+            self.trained = sharding.sharded(self.distiller, self.device)
         self.model = self.trained if self.sharded else sharding.replicated(self.trained, self.device)
         narrow = self.accelerator.mixed_precision == "bf16"
         self.optimizer = make_optimizer(self.trained, training, self.section, narrow=narrow)
@@ -338,6 +337,7 @@ class Loop:
             return False
         self._whole().eval()
         found = self.evaluate()
+        sharding.release(self.distiller, self.trained)
         if world_size() > 1:  # a best step, or the end of patience, is one for all
             values = torch.tensor(list(found.values()), dtype=torch.float64).to(self.device)
             found = dict(zip(found, ranks.mean_over_ranks(values).tolist(), strict=True))
@@ -368,25 +368,27 @@ class Loop:
         """Write a checkpoint; every process hands what is its own to the first."""
         distiller = self._whole()
         checkpoints.check_finite(distiller, self.state.global_step)
-        scaler = self.accelerator.scaler
+        scaler, home = self.accelerator.scaler, self.home
         optimizer = {
-            "optimizer": sharding.whole_state(self.optimizer),
+            "optimizer": sharding.whole_state(self.optimizer, checkpoints.partial(home, self.state.global_step)),
             "schedule": self.schedule.state_dict(),
             "scaler": None if scaler is None else scaler.state_dict(),
         }
-        sums = {**asdict(self.sums), "seconds": self.seconds}
-        every = ranks.gather_objects({"generators": generators(), "sums": sums})
+        every = ranks.gather_objects(
+            {"generators": generators(), "sums": asdict(self.sums) | {"seconds": self.seconds}}
+        )
         if rank() == 0:
             self.state.data = self.data
-            checkpoints.write(self.home, self.state, distiller, optimizer, every)
-            checkpoints.keep(self.home, self.training.save_total_limit, self.state.best_step)
+            checkpoints.write(home, self.state, distiller, optimizer, every)
+            checkpoints.keep(home, self.training.save_total_limit, self.state.best_step)
         ranks.barrier()
+        sharding.release(self.distiller, self.trained)
         self.saved = time.monotonic()
 
     def _resume(self, folder: Path) -> None:
         """Take up everything as it was when the checkpoint was written."""
         self.state = checkpoints.verify(folder, self.steps)
-        checkpoints.load_strictly(self.distiller, folder)
+        checkpoints.load_strictly(self._whole(), folder)
         if self.sharded:
             sharding.spread(self.distiller, self.trained)
         kept, own = checkpoints.read_optimizer(folder, self.optimizer), checkpoints.read_rank(folder)

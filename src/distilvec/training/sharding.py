@@ -2,12 +2,15 @@
 
 With FSDP2 the student's blocks are sharded one by one, and what is around them together. Heads stay whole on every
 process; their gradients are averaged here. Whoever needs whole weights (an evaluation, a checkpoint, the end) has them
-copied into a model that is not sharded.
+collected into a model that is not sharded and holds none in between.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from distilvec.modules.blocks import find_blocks, find_transformer
+from distilvec.training.checkpoint import writable
 from distilvec.training.distributed import rank, world_size
 from distilvec.training.step import Distiller
 
@@ -29,8 +33,18 @@ def replicated(distiller: Distiller, device: torch.device) -> nn.Module:
     return nn.parallel.DistributedDataParallel(distiller, devices, broadcast_buffers=False)
 
 
-def shard(distiller: Distiller, device: torch.device) -> None:
-    """Leave of every parameter of the student this process's part, in place; all begin with those of the first."""
+def sharded(distiller: Distiller, device: torch.device) -> Distiller:
+    """A copy that has this process's part of every parameter of the student; they are the first process's.
+
+    The distiller's own are released.
+    """
+    twin = distiller.twin()
+    _shard(twin, device)
+    release(distiller, twin)
+    return twin
+
+
+def _shard(distiller: Distiller, device: torch.device) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -38,30 +52,38 @@ def shard(distiller: Distiller, device: torch.device) -> None:
         dist.broadcast(value, 0)
     mesh = init_device_mesh(device.type, (world_size(),))
     student = {parameter for parameter in distiller.student.parameters() if parameter.dim() > 0}
-    whole = {parameter for parameter in distiller.parameters() if parameter not in student}
+    others = {parameter for parameter in distiller.parameters() if parameter not in student}
     transformer = find_transformer(distiller.student)
     found = None if transformer is None else find_blocks(transformer.model)
     for block in () if found is None else found[1]:
-        fully_shard(block, mesh=mesh, ignored_params=whole)
-    fully_shard(distiller, mesh=mesh, ignored_params=whole)
+        fully_shard(block, mesh=mesh, ignored_params=others)
+    fully_shard(distiller, mesh=mesh, ignored_params=others)
+
+
+def release(whole: nn.Module, sharded: nn.Module) -> None:
+    """Give back the memory of the weights of which another model has parts, if any; `collect` brings them back."""
+    own = dict(whole.named_parameters(remove_duplicate=False))
+    for name, value in sharded.state_dict().items():
+        if isinstance(value, DTensor):
+            own[name].data = own[name].new_empty(0)
 
 
 def collect(distiller: nn.Module, into: nn.Module) -> None:
     """Load the whole weights and buffers of a sharded model into one that is not; every process has to ask."""
-    own, others = into.state_dict(), dict[str, Any]()
-    with torch.no_grad():
-        for name, value in distiller.state_dict().items():
-            if isinstance(value, DTensor):
-                own[name].copy_(value.full_tensor())  # one by one: all of them would be a further copy
-            else:
-                others[name] = value
+    own, others = dict(into.named_parameters(remove_duplicate=False)), dict[str, Any]()
+    for name, value in distiller.state_dict().items():
+        if isinstance(value, DTensor):
+            own[name].data = value.full_tensor().clone()  # what was gathered may be a part of a larger table
+        else:
+            others[name] = value
     into.load_state_dict(others, strict=False)  # some are state that no tensor of the model holds
 
 
 def spread(source: nn.Module, distiller: nn.Module) -> None:
-    """Load the weights and buffers of a model into a sharded one."""
+    """Load the weights and buffers of a model into a sharded one, and release them."""
     like = distiller.state_dict()
     distiller.load_state_dict({name: part(value, like[name]) for name, value in source.state_dict().items()})
+    release(source, distiller)
 
 
 def whole(value: Any) -> Any:
@@ -76,16 +98,38 @@ def part(value: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
 
 
-def whole_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The optimiser's state with whole tensors; every process has to ask."""
+def whole_state(optimizer: torch.optim.Optimizer, folder: Path) -> dict[str, Any]:
+    """The optimiser's state with whole tensors; every process has to ask, and the first alone gets them.
+
+    What is sharded is gathered one tensor at a time and lies in files, of which the tensors are views: all of it would
+    be more than a process has room for.
+
+    Args:
+        folder: for these files; the checkpoint is written from them.
+
+    Raises:
+        EnvironmentProblem: they cannot be written.
+    """
     state: dict[str, Any] = optimizer.state_dict()
+    numbers = count()
 
     def kept(value: Any) -> Any:
         found = whole(value)
-        return found if rank() == 0 else None  # the others only take part in gathering it
+        if rank() or found is value:
+            return None if rank() else value
+        file = folder / f"optimizer-{next(numbers)}"
+        with writable(folder.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(memoryview(found.contiguous().cpu().view(-1).view(torch.uint8).numpy()))
+        return torch.from_file(str(file), shared=True, size=found.numel(), dtype=found.dtype).view(found.shape)
 
     entries = state["state"].items()
-    return {**state, "state": {number: {key: kept(value) for key, value in each.items()} for number, each in entries}}
+    try:
+        whole_entries = {number: {key: kept(value) for key, value in each.items()} for number, each in entries}
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return {**state, "state": whole_entries}
 
 
 def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
