@@ -10,7 +10,8 @@ says); environment variables that are read late enough; and one of
 - arguments: those of the command `distilvec`;
 - code and argv: a program's text and its arguments.
 
-folder: where to work. limit: no file may grow beyond so many bytes; limit_student: from when the student is written on.
+folder: where to work. terminal: the device of a pseudo-terminal that the process gets in place of files.
+limit: no file may grow beyond so many bytes; limit_student: from when the student is written on.
 """
 
 from __future__ import annotations
@@ -81,10 +82,14 @@ def _supervise(request: Request) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts with & ignore it
     child = os.fork()
     if child == 0:
-        out = os.open(ticket / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
+        if "terminal" in request:
+            os.setsid()  # the terminal that is opened next is its own
+            source = out = os.open(request["terminal"], os.O_RDWR)
+        else:
+            source = os.open(os.devnull, os.O_RDONLY)
+            out = os.open(ticket / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+        for number, file in enumerate((source, out, out)):
+            os.dup2(file, number)
         code = _run(request)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -9,13 +9,13 @@ import logging
 import os
 import pty
 import re
-import subprocess
-import sys
+import select
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.training.starting import Starter
 
 from distilvec import progress
 from distilvec.corpus import read_corpus
@@ -56,23 +56,17 @@ def place(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> Path:
     return tmp_path
 
 
-def in_terminal(arguments: list[str], folder: Path, width: int = 120) -> tuple[int, str]:
+def in_terminal(start: Starter, arguments: list[str], folder: Path, width: int = 120) -> tuple[int, str]:
     """Exit code, and all that a command writes to a pseudo-terminal so wide."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(folder)
-        surroundings = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(width)}
-        os.execve(sys.executable, [sys.executable, "-m", "distilvec", *arguments], surroundings)
+    terminal, device = pty.openpty()
+    surroundings = {"TERM": "xterm-256color", "COLUMNS": str(width)}
+    running = start(arguments=arguments, folder=str(folder), env=surroundings, terminal=os.ttyname(device))
     written = b""
-    while True:
-        try:
-            block = os.read(terminal, 65536)
-        except OSError:  # the end of a pseudo-terminal
-            break
-        if not block:
-            break
-        written += block
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), written.decode()
+    while (more := bool(select.select([terminal], [], [], 0.05)[0])) or not running.ended:
+        written += os.read(terminal, 65536) if more else b""
+    os.close(device)
+    os.close(terminal)
+    return running.wait()[0], written.decode()
 
 
 def plain(text: str) -> str:
@@ -80,8 +74,8 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[\d;]*m", "", text)
 
 
-def test_terminal_shows_a_bar_per_stage(place: Path) -> None:
-    code, written = in_terminal(["run", "recipe.yaml"], place)
+def test_terminal_shows_a_bar_per_stage(start: Starter, place: Path) -> None:
+    code, written = in_terminal(start, ["run", "recipe.yaml"], place)
     assert code == 0, written
     shown = plain(written)
     names = re.findall(r"stage (\d) of 5: (\w+)", shown)
@@ -103,8 +97,8 @@ def test_terminal_shows_a_bar_per_stage(place: Path) -> None:
             assert len(line) - 4 <= 120
 
 
-def test_quiet_leaves_the_results(place: Path) -> None:
-    code, written = in_terminal(["run", "recipe.yaml", "--quiet"], place)
+def test_quiet_leaves_the_results(start: Starter, place: Path) -> None:
+    code, written = in_terminal(start, ["run", "recipe.yaml", "--quiet"], place)
     assert code == 0, written
     assert "stage" not in written and "rows read" not in written and "\x1b[2K" not in written
     assert "student  out/student" in written
@@ -163,8 +157,8 @@ def test_reading_a_corpus_shows_how_far_it_is(
     assert ("/2,500 rows" in recorder.lines[1].details) == ("left" in recorder.lines[1].details) == bool(total)
 
 
-def test_a_dry_run_says_that_its_steps_only_measure(place: Path) -> None:
-    code, written = in_terminal(["run", "recipe.yaml", "--dry-run"], place)
+def test_a_dry_run_says_that_its_steps_only_measure(start: Starter, place: Path) -> None:
+    code, written = in_terminal(start, ["run", "recipe.yaml", "--dry-run"], place)
     assert code == 0, written
     assert "measuring: training" in plain(written) and not re.search(r"[\r\nK]training ━", plain(written))
 
@@ -253,14 +247,11 @@ def test_foreign_bars_are_as_before(on: bool) -> None:
         (transformers.enable_progress_bar if before else transformers.disable_progress_bar)()
 
 
-def test_offline_is_one_error(tmp_path: Path) -> None:
+def test_offline_is_one_error(start: Starter) -> None:
     program = "import distilvec; distilvec.load('nobody/no-such-model')"
-    surroundings = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=surroundings, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.count("Traceback") == 1 and "HF_HUB_OFFLINE" in done.stderr.splitlines()[-1]
+    code, written = start.code(program, env={"HF_HUB_OFFLINE": "1"}).wait()
+    assert code == 1
+    assert written.count("Traceback") == 1 and "HF_HUB_OFFLINE" in written.splitlines()[-1]
 
 
 def test_notebook_has_one_display(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:

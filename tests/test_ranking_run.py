@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +14,7 @@ from scipy.stats import spearmanr
 from tests.english import sentences
 from tests.scorers.settings import overlap
 from tests.tiny_models import build_writer
+from tests.training.starting import Starter
 
 from distilvec import plain_yaml
 from distilvec.choosing.dry_run import plan
@@ -90,18 +87,17 @@ def test_the_student_learns_the_order_of_the_scorer(done: Run, tiny_bert: Path) 
 
 LOADING = """
 import json, sys
-sys.modules["distilvec"] = None  # importing it fails
 from sentence_transformers import CrossEncoder
 model = CrossEncoder(sys.argv[1], device="cpu")
 print(model.predict(json.loads(sys.argv[2])).tolist())
 """
 
 
-def test_the_shipped_folder_loads_as_a_cross_encoder_without_distilvec(done: Run) -> None:
+def test_the_shipped_folder_loads_as_a_cross_encoder_without_distilvec(
+    start: Starter, done: Run, tmp_path: Path
+) -> None:
     folder = str(done.folder / "student")
-    command = [sys.executable, "-c", LOADING, folder, json.dumps(PAIRS)]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    told = json.loads(found.stdout.splitlines()[-1])
+    told = json.loads(start.elsewhere(LOADING, folder, json.dumps(PAIRS), place=tmp_path).splitlines()[-1])
     np.testing.assert_allclose(told, done.student.predict(PAIRS), atol=1e-5)  # type: ignore[operator]
     np.testing.assert_allclose(told, score_pairs(load_scorer(model=folder, device="cpu"), PAIRS), atol=1e-5)
 
@@ -168,22 +164,19 @@ def test_a_student_is_cut_out_of_a_cross_encoder_with_its_head(done: Run, tmp_pa
     assert torch.cosine_similarity(cut.model.state_dict()[head].cpu(), start).item() > 0.9  # it goes on from there
 
 
-def test_a_killed_training_is_resumed(tmp_path: Path, tiny_bert: Path) -> None:
+def test_a_killed_training_is_resumed(start: Starter, tmp_path: Path, tiny_bert: Path) -> None:
     """The same numbers to the bit as without the kill."""
     made = recipe(tmp_path, tiny_bert, training={"save_every": 2, "epochs": 6}, output=str(tmp_path / "killed"))
     made["scorers"] = [{"name": "words", "call": "tests.scorers.settings:overlap"}]
     (tmp_path / "killed.yaml").write_text(plain_yaml.write(json.loads(json.dumps(made))))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "distilvec", "train", str(tmp_path / "killed.yaml")]
-    with subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 120
-        while newest_checkpoint(tmp_path / "killed" / "checkpoints") is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGKILL)
-    assert newest_checkpoint(tmp_path / "killed" / "checkpoints") is not None
-    assert not (tmp_path / "killed" / "student").exists()
+    command = ["train", str(tmp_path / "killed.yaml")]
+    running = start(arguments=command, folder=str(tmp_path))
+    running.until(lambda: newest_checkpoint(tmp_path / "killed" / "checkpoints") is not None)
+    running.kill(signal.SIGKILL)
+    assert running.wait()[0] == -signal.SIGKILL and not (tmp_path / "killed" / "student").exists()
     for changes in (["--resume"], ["--set", f"output={tmp_path / 'whole'}"]):
-        subprocess.run([*command, *changes], env=environment, cwd=tmp_path, check=True, capture_output=True)
+        code, said = start(arguments=[*command, *changes], folder=str(tmp_path)).wait()
+        assert code == 0, said
     weights = [(tmp_path / name / "student" / "model.safetensors").read_bytes() for name in ("killed", "whole")]
     assert weights[0] == weights[1]
 

@@ -339,14 +339,11 @@ def test_shrink_and_export(place: Path, tiny_bert: Path, capsys: pytest.CaptureF
 def test_an_interrupted_demo_is_resumed(start: Starter, tiny_bert: Path, tmp_path: Path) -> None:
     out = tmp_path / "demo"
     words = ["demo", "--teacher", str(tiny_bert), "--texts", "300", "-o", str(out)]
-    running = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True, env=environment())
-    log = out / "run.jsonl"
-    until = time.monotonic() + 200
-    while time.monotonic() < until and running.poll() is None and not (log.is_file() and log.read_text()):
-        time.sleep(0.02)
-    running.send_signal(signal.SIGINT)
-    _, told = running.communicate(timeout=120)
-    assert running.returncode == 130 and "run, train and demo: with --resume" in told, told
+    running, log = start(arguments=words, folder=str(tmp_path)), out / "run.jsonl"
+    running.until(lambda: log.is_file() and bool(log.read_text()), 200)
+    running.kill(signal.SIGINT)
+    code, told = running.wait()
+    assert code == 130 and "run, train and demo: with --resume" in told, told
     step = int(re.findall(r"at step (\d+) of", told)[0])
     code, said = start(arguments=[*words, "--resume"], folder=str(tmp_path)).wait()
     assert code == 0, said

@@ -7,9 +7,6 @@ import os
 import pickle
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 from tests.faults.commands import HELD, run, write
-from tests.training.starting import ROOT, Starter
+from tests.training.starting import Starter
 
 from distilvec.store import SignalStore
 
@@ -257,22 +254,18 @@ def test_interrupting_while_teaching(
     assert unfinished(tmp_path / "out") == []
 
 
-def test_a_real_command_that_teaches_and_is_terminated(tmp_path: Path, job: dict[str, Any]) -> None:
+def test_a_command_that_teaches_and_is_terminated(start: Starter, tmp_path: Path, job: dict[str, Any]) -> None:
     """As Slurm, systemd or `timeout` end it."""
     (tmp_path / "held_teacher.py").write_text(HELD)
     (tmp_path / "hold").touch()
     job["teachers"] = [{"name": "slow", "call": "held_teacher:embed", "batch_size": 4}]
     write(tmp_path, job)
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
-    command = [sys.executable, "-m", "distilvec", "teach", "recipe.yaml"]
-    child = subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, stderr=subprocess.PIPE)
-    end = time.monotonic() + 200
-    while not (tmp_path / "held").exists() and time.monotonic() < end and child.poll() is None:
-        time.sleep(0.01)
-    child.send_signal(signal.SIGTERM)
+    running = start(arguments=["teach", "recipe.yaml"], folder=str(tmp_path))
+    running.until((tmp_path / "held").exists, 200)
+    running.kill(signal.SIGTERM)
     (tmp_path / "hold").unlink()
-    _, errors = child.communicate(timeout=200)
-    assert child.returncode == 143, errors
+    code, errors = running.wait(200)
+    assert code == 143, errors
     assert "teaching was stopped by SIGTERM" in errors and "same command again" in errors and "Traceback" not in errors
 
 
