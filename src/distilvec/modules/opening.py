@@ -19,7 +19,7 @@ from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders
 from distilvec.modules.guarded import TRUST, lacks_pooler, no_questions, open_modules, open_writing
 from distilvec.modules.layouts import is_model2vec, is_nomic_moe, is_vision
-from distilvec.modules.pipeline import reads_texts, text_routes
+from distilvec.modules.pipeline import Load, reads_texts, text_routes
 from distilvec.modules.promised_tokens import put_into, put_promised
 from distilvec.modules.settings import damaged, read_json, stated
 from distilvec.modules.text_ids import check_unknown, id_count
@@ -115,7 +115,7 @@ def open_model(
     device: str | None,
     dtype: Any,
     trust_remote_code: bool = False,
-    int8: bool = False,
+    load: Load | None = None,
 ) -> SentenceTransformer:
     """A model folder or hub id as a `SentenceTransformer`.
 
@@ -127,7 +127,8 @@ def open_model(
         device: where it is put; None = the best device there is.
         dtype: torch dtype in which the weights are held.
         trust_remote_code: whether code that comes with the model may run.
-        int8: whether the weights of linear layers are held in 8 bits.
+        load: "int8" = the weights of linear layers are held in 8 bits; "split" = layers go to all devices, then to
+            memory, then to the disk, and `device` says nothing.
 
     Raises:
         DistilvecError: it is not safe to open, demands code of its own, cannot be opened, gives something else than one
@@ -148,10 +149,12 @@ def open_model(
     arguments: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
     if not trust_remote_code and lacks_pooler(folder):
         arguments["add_pooling_layer"] = False
-    if int8:
+    if load == "int8":
         from distilvec.modules.eight_bits import eight_bits
 
         arguments["quantization_config"] = eight_bits()
+    if load == "split":
+        arguments["device_map"], device = "auto", None
     with no_questions(), explained(name):
         opened = open_pipeline(
             str(folder),
@@ -305,8 +308,8 @@ def _too_large(name: str) -> EnvironmentProblem:
     return EnvironmentProblem(
         "the model does not fit into the memory that is left on the GPU",
         where=name,
-        remedy="See with nvidia-smi who else is there, name a `dtype` of half precision, or hide the GPU with "
-        "CUDA_VISIBLE_DEVICES=.",
+        remedy="See with nvidia-smi who else is there, name a `dtype` of half precision, spread a teacher with `load: "
+        "split`, or hide the GPU with CUDA_VISIBLE_DEVICES=.",
     )
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # recipes import this file, and reading one takes no torch
 
 logger = logging.getLogger(__name__)
 PoolingChoice = Literal["mean", "cls", "last"]
+#: How a model that is too large is held: see `opening.open_model`.
+Load = Literal["int8", "split"]
 #: The words of a recipe -> those of sentence-transformers.
 MODES = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
 

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, field_serializer, field_validator, 
 
 from distilvec.corpus.keys import Components
 from distilvec.kinds.base import Kind, find_kind
-from distilvec.modules.pipeline import PoolingChoice
+from distilvec.modules.pipeline import Load, PoolingChoice
 from distilvec.teachers.databases.address import database_address
 from distilvec.validation import Section
 
@@ -134,10 +134,10 @@ class ModelSection(ModelSource, TeacherSection):
     causal: Literal[False] | None = Field(
         None, description="false: read without the causal mask, padded on the left (LLM2Vec); null = as it is"
     )
-    load: Literal["int8"] | None = Field(
+    load: Load | None = Field(
         None,
-        description="int8: the weights of linear layers in 8 bits (extra `torchao`), for models that are too large as "
-        "they are; null = as in its files",
+        description="of a model that is too large as it is: int8: the weights of linear layers in 8 bits (extra "
+        "`torchao`); split: layers on all GPUs, then in memory, then on disk; null = as in its files, on one device",
     )
     dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
         None,
@@ -151,7 +151,7 @@ class ModelSection(ModelSource, TeacherSection):
     )
 
     @model_validator(mode="after")
-    def _int8_fits(self) -> ModelSection:
+    def _whole_weights(self) -> ModelSection:
         if self.load and self.adapters:
             raise ValueError("adapters are added to whole weights: merge them into the model first, or leave load out")
         return self

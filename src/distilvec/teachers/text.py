@@ -54,6 +54,7 @@ class TextTeacher(Teacher):
     model: SentenceTransformer
     dtype_open = False
     _opened: tuple[ModelSection, Reading] | None = None
+    _split = False
 
     def __init__(self, section: ModelSection, reading: Reading) -> None:
         """Open the model; errors are those of `load_teacher`."""
@@ -65,9 +66,9 @@ class TextTeacher(Teacher):
             device=str(self.device),
             dtype=stored_dtype(folder, self._dtype),
             trust_remote_code=section.trust_remote_code,
-            int8=section.load == "int8",
+            load=section.load,
         )
-        self._opened = section, reading
+        self._opened, self._split = (section, reading), section.load == "split"
         self.model.eval().requires_grad_(False)
         added = [locate_adapters(each) for each in section.adapters]
         if added:
@@ -105,7 +106,7 @@ class TextTeacher(Teacher):
         beside: list[Any] = [parts, section.causal] if parts or both_ways else []  # else fingerprints are as they were
         beside += [["first", size] for size in [stated(folder).truncate_dim] if size]
         beside += ["without its chat template"] if plain else []
-        beside += [["load", section.load]] if section.load else []
+        beside += [["load", section.load]] if section.load == "int8" else []
         beside += tokens_put(self.model)
         self.card = self._make_card(section, folder, beside)
 
@@ -122,20 +123,20 @@ class TextTeacher(Teacher):
 
     def whole(self) -> TextTeacher | None:
         """Open the same model with its weights as they are in its files; None where they are held so already."""
-        if self._opened is None or self._opened[0].load is None:
+        if self._opened is None or self._opened[0].load != "int8":
             return None
         section, reading = self._opened
         return TextTeacher(section.model_copy(update={"load": None}), reading)
 
     def rest(self) -> None:
-        if self.device.type != "cpu":
+        if self.device.type != "cpu" and not self._split:
             self.model.to("cpu")
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
 
     @torch.inference_mode(False)  # what moves within it are tensors that nothing else may use
     def wake(self) -> None:
-        if self.model.device.type != self.device.type:
+        if self.model.device.type != self.device.type and not self._split:
             self.model.to(self.device)
 
     def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
