@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from distilvec.recipe import Recipe
 from distilvec.report import Record
 from distilvec.teachers import load_teacher
 from distilvec.teachers.text import TextTeacher
+from distilvec.training.checkpoint import read_state
 
 STUDENTS: dict[str, dict[str, Any]] = {
     "cut": {"shrink": {"of": "tiny", "layers": 1, "vocabulary": 200}},
@@ -523,3 +525,19 @@ def test_statistics_of_a_shared_store_are_those_of_the_corpus(
     np.testing.assert_allclose(found.std, vectors.std(0), atol=1e-6)
     assert not np.allclose(found.mean, part.info.mean, atol=1e-4)
     assert torch.equal(whole.info_on(Job(many).corpus).mean, whole.info.mean)
+
+
+def test_a_training_goes_on_in_its_precision(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether bfloat16 pays is measured, and a busy machine may say otherwise when the training is taken up again."""
+    training = {"max_steps": 4, "save_every": 2, "save_total_limit": None, "batch_size": 8, "use_cpu": True}
+    wanted = recipe(tmp_path, tiny_bert, sentences[:80], training=training)
+    monkeypatch.setattr("distilvec.training.distributed.bfloat16_pays", lambda device=None: True)
+    weights = (train(wanted) / "model.safetensors").read_bytes()
+    checkpoints = tmp_path / "out" / "checkpoints"
+    shutil.rmtree(checkpoints / "checkpoint-4")
+    shutil.rmtree(tmp_path / "out" / "student")
+    monkeypatch.setattr("distilvec.training.distributed.bfloat16_pays", lambda device=None: False)
+    assert (train(wanted, resume=True) / "model.safetensors").read_bytes() == weights
+    assert read_state(checkpoints / "checkpoint-4").data["precision"] == "bf16"

@@ -93,6 +93,19 @@ def test_a_store_goes_on_in_its_own_precision(
     assert again.filled.taught == 0 and again.teacher.card.dtype == "bfloat16"
 
 
+def test_a_store_in_bfloat16_goes_on_in_it_wherever_it_pays(
+    real_teacher_folder: Path, sentences: list[str], tmp_path: Path, pays: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether it pays is measured, and a busy machine may say otherwise than before."""
+    given = {"name": "minilm", "model": str(real_teacher_folder)}
+    few, all_of_them = (read_corpus(sentences[:n], tmp_path / f"c{n}", holdout=0.0) for n in (30, 60))
+    teach_one(ModelSection(**given, dtype="bfloat16"), few, tmp_path / "stores")
+    caplog.set_level(logging.INFO)
+    more = teach_one(ModelSection(**given), all_of_them, tmp_path / "stores")
+    assert more.filled.taught == 30 and more.teacher.card.dtype == "bfloat16"
+    assert "minilm reads in bfloat16, as what its store holds was read" in caplog.text
+
+
 @pytest.mark.usefixtures("paying")
 def test_a_new_store_says_what_the_probe_chose(real_teacher_folder: Path, sentences: list[str], tmp_path: Path) -> None:
     corpus = read_corpus(sentences[:60], tmp_path / "corpus", holdout=0.0)

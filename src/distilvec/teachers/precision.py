@@ -37,14 +37,17 @@ def settle_precision(teacher: Any, texts: Sequence[str], held: str | None = None
 
 
 def _chosen(teacher: Any, texts: Sequence[str], held: str | None) -> str:
-    if not isinstance(teacher, TextTeacher) or not teacher.dtype_open or not bfloat16_pays(teacher.device.type):
+    if not isinstance(teacher, TextTeacher) or not teacher.dtype_open:
         return ""
     weights = {weight.dtype for weight in teacher.model.parameters() if weight.is_floating_point()}
     if weights != {torch.float32}:
         return ""
     if held in ("float32", "bfloat16"):
+        other = held != teacher.card.dtype or bfloat16_pays(teacher.device.type)
         teacher.compute_in(held)
-        return f"{teacher.card.name} reads in {held}, as what its store holds was read"
+        return f"{teacher.card.name} reads in {held}, as what its store holds was read" if other else ""
+    if not bfloat16_pays(teacher.device.type):
+        return ""
     vectors = []
     for dtype in ("float32", "bfloat16"):
         teacher.compute_in(dtype)

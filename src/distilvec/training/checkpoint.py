@@ -47,6 +47,8 @@ _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF
 _SUMS = ("logged", "batches", "skipped", "seconds")
 #: Options of an optimiser that need not be as they were.
 _FREE = {"lr", "fused", "foreach"}
+#: Of a mark of what is trained on: not of its items.
+_NOT_OF_ITEMS = ("method", "precision")
 #: State of an optimiser that has the shape of its parameter.
 _AS_LARGE = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
@@ -323,7 +325,7 @@ def refuse_other_data(checkpoint: Path, data: dict[str, Any]) -> None:
     """Refuse to go on from a checkpoint that was trained on something else than `data`, as `data_mark` says it."""
     known = read_state(checkpoint).data
     refuse_other_code(known, data, checkpoint)
-    if not known or all(known.get(name) == value for name, value in data.items() if name != "method"):
+    if not known or all(known.get(name) == value for name, value in data.items() if name not in _NOT_OF_ITEMS):
         return
     changed = [
         f"{name}: {known.get(name)} then, {data[name]} now"

@@ -30,29 +30,35 @@ State = TypeVar("State")
 _apart: ContextVar[bool] = ContextVar("apart", default=False)
 
 
-def join(training: TrainingSection, folder: Path) -> Accelerator:
+def join(training: TrainingSection, folder: Path, begun: str | None = None) -> Accelerator:
     """The device, precision and trackers of this training; joins the other processes that torchrun has started.
 
     Args:
         folder: where trackers that write files have them.
+        begun: `mixed_precision` of the checkpoint to go on from; it holds where the recipe names none.
 
     Raises:
         EnvironmentProblem: a precision that the device lacks.
     """
-    from accelerate import Accelerator, InitProcessGroupKwargs
+    from accelerate import Accelerator, PartialState
     from accelerate.state import AcceleratorState
 
     # There is no public way to have another precision in a second training of one process.
     AcceleratorState._reset_state(reset_partial_state=True)
-    narrow = narrow_by_itself(training) if training.bf16 is None else training.bf16
     wait = timedelta(days=1)  # the others wait while the first process reads and tokenises millions of texts
     try:
+        PartialState(cpu=_on_cpu(training), timeout=wait)
+        if training.bf16 is not None:
+            narrow = training.bf16
+        elif begun in ("bf16", "no"):
+            narrow = begun == "bf16"
+        else:  # measured by each process, and one for all
+            narrow = not any_rank(not narrow_by_itself(training))
         return Accelerator(
             cpu=_on_cpu(training),
             mixed_precision="fp16" if training.fp16 else "bf16" if narrow else "no",
             log_with=list(training.report_to) or None,
             project_dir=str(folder),
-            kwargs_handlers=[InitProcessGroupKwargs(timeout=wait)],
         )
     except (ValueError, RuntimeError, ImportError) as error:
         raise EnvironmentProblem(f"training cannot be set up ({error})", where="training") from error

@@ -26,7 +26,7 @@ from distilvec.modules.blocks import find_transformer
 from distilvec.students.tap import StudentTap
 from distilvec.teachers.signals import TeacherInfo
 from distilvec.training.attention import attention, choose_attention, rehearse
-from distilvec.training.checkpoint import newest_checkpoint, refuse_other_data, tidy
+from distilvec.training.checkpoint import newest_checkpoint, read_state, refuse_other_data, tidy
 from distilvec.training.checks import check_checkpointing, check_training, companions_of, data_mark
 from distilvec.training.compiling import compilation, compiled
 from distilvec.training.data import Collator, SignalSource
@@ -158,13 +158,15 @@ def fit(
     check_training(rows, corpus, training, settings.optimizer, blind=blind, live=live)
     check_checkpointing(training, method, needs)
     # Before anything else on a device, because it also joins the other processes of a distributed run.
-    accelerator = join(training, settings.folder / "checkpoints")
+    home = settings.folder / "checkpoints"
+    newest = newest_checkpoint(home) if resume else None
+    accelerator = join(training, home, read_state(newest).data.get("precision") if newest else None)
     if accelerator.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(accelerator.device)  # what teaching needed is not training's
     tokens = _tokens(student, needs, material, settings, accelerator)
     collator = Collator(corpus, tokens, material.sources, companions, material.scores)
-    data = data_mark(corpus, settings.code)
-    checkpoint = _open_checkpoints(settings.folder / "checkpoints", resume, data)
+    data = data_mark(corpus, settings.code) | {"precision": accelerator.mixed_precision}
+    _open_checkpoints(home, newest, data, resume=resume)
     narrow = accelerator.mixed_precision == "bf16"
     distiller, free = _assemble(student, method, material, settings, needs, collator, narrow=narrow)
     evaluate = material.evaluate
@@ -180,7 +182,7 @@ def fit(
         describe=lambda numbers: corpus.texts(np.asarray(numbers)),
         data=data,
     )
-    _train(loop, checkpoint)
+    _train(loop, newest)
     student.eval()
     _check_vectors(student, on_device(tokens.features(rows[:8]), accelerator.device))
     fitted = _outcome(loop, free)
@@ -257,15 +259,13 @@ def _tokens(
     return tokens
 
 
-def _open_checkpoints(folder: Path, resume: bool, data: dict[str, Any]) -> Path | None:
-    """The checkpoint to go on from, once the folder is cleared of what is of no use."""
-    newest = newest_checkpoint(folder) if resume else None
+def _open_checkpoints(folder: Path, newest: Path | None, data: dict[str, Any], *, resume: bool) -> None:
+    """See that the checkpoint to go on from is of this training, and clear the folder of what is of no use."""
     if newest is not None:
         refuse_other_data(newest, data)
     barrier()  # the others have to look before rank 0 tidies up
     if rank() == 0:
         tidy(folder, resume=resume)
-    return newest
 
 
 def _train(loop: Loop, checkpoint: Path | None) -> None:
