@@ -1,41 +1,38 @@
-"""Databases that tests fill: those whose clients are installed, a PostgreSQL of their own, and one made of a list."""
+"""Databases that tests fill: those whose clients are installed, a PostgreSQL of their own, and SQLite."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-
-from distilvec.teachers.databases.address import TableAddress
 
 #: id, text, body, vector and other of a row; None = it has none.
 Rows = Sequence[Mapping[str, Any]]
-#: Folder -> the rows that `connect` gives for it, which stands for a database without a client.
-LISTS: dict[str, Rows] = {}
 
 
-@contextmanager
-def connect(address: TableAddress) -> Iterator[Callable[[Sequence[str] | None], Generator[list[dict[str, Any]]]]]:
-    def pages(columns: Sequence[str] | None) -> Generator[list[dict[str, Any]]]:
-        rows = LISTS[address.place]
-        for start in range(0, len(rows), 7):
-            yield [{key: row[key] for key in columns or row} for row in rows[start : start + 7]]
-
-    yield pages
-
-
-def fill_list(folder: Path, rows: Rows) -> str:
-    LISTS[str(folder)] = rows
-    return f"lancedb:{folder}#docs"
+def fill_sqlite(folder: Path, rows: Rows) -> str:
+    """Vectors as packed float32, those of the column "other" as texts."""
+    file = folder / "rows.db"
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("DROP TABLE IF EXISTS docs")
+        connection.execute("CREATE TABLE docs (id INTEGER, text TEXT, body TEXT, vector BLOB, other TEXT)")
+        for row in rows:
+            vector, other = row.get("vector"), row.get("other")
+            packed = None if vector is None else np.asarray(vector, np.float32).tobytes()
+            cells = [row["id"], row["text"], row["body"], packed, None if other is None else str(other)]
+            connection.execute("INSERT INTO docs VALUES (?, ?, ?, ?, ?)", cells)
+    return f"sqlite:{file}#docs"
 
 
 def fill_lancedb(folder: Path, rows: Rows) -> str:
@@ -153,7 +150,7 @@ def postgres() -> Path:
 SERVERS: list[Callable[[], Any]] = []
 #: Name -> the module of its client, and what makes its table "docs" anew from rows and returns its address.
 KINDS: dict[str, tuple[str, Callable[[Path, Rows], str]]] = {
-    "list": ("json", fill_list),
+    "sqlite": ("sqlite3", fill_sqlite),
     "lancedb": ("lancedb", fill_lancedb),
     "chroma": ("chromadb", fill_chroma),
     "qdrant": ("qdrant_client", fill_qdrant),

@@ -7,8 +7,7 @@ import logging
 import math
 import os
 import signal
-import subprocess
-import sys
+import sqlite3
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,13 +17,14 @@ import numpy as np
 import pytest
 from tests.teachers import database_kinds
 from tests.teachers.database_kinds import KINDS, Rows
+from tests.training.starting import Starter
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.recipe import Recipe
 from distilvec.recipe.places import find_files
 from distilvec.store import SignalStore, fill
 from distilvec.teachers import load_teacher
-from distilvec.teachers.databases import chroma, lance, opening, postgres, qdrant, reading
+from distilvec.teachers.databases import chroma, lance, postgres, qdrant, reading, sqlite
 from distilvec.teachers.databases.address import database_address
 from distilvec.teachers.vectors import VectorsTeacher
 
@@ -46,13 +46,11 @@ def vectors_of(rows: Rows) -> np.ndarray:
 
 
 @pytest.fixture(params=KINDS)
-def store_rows(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fill]:
+def store_rows(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fill]:
     """Puts rows into a table of one kind of database, in place of those that are there; gives its address."""
     module, fill_table = KINDS[request.param]
     if find_spec(module) is None:
         pytest.skip(f"{module} is not installed")
-    if request.param == "list":
-        monkeypatch.setitem(opening.KINDS, "lancedb", (database_kinds.__name__, ""))
     yield lambda rows: fill_table(tmp_path, rows)
 
 
@@ -71,7 +69,7 @@ def kinds(*names: str) -> pytest.MarkDecorator:
 def test_vectors_are_found_by_text_over_several_pages(
     store_rows: Fill, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (postgres, qdrant, chroma, lance, reading):
+    for module in (postgres, qdrant, chroma, lance, sqlite, reading):
         monkeypatch.setattr(module, "PAGE", 20)
     rows = rows_of(count)
     teacher = load_teacher(vectors=store_rows(rows))
@@ -99,7 +97,7 @@ def test_texts_of_a_file_belong_to_ids(store_rows: Fill, tmp_path: Path) -> None
     assert teacher.has(["ninety-nine", "text 3"]).tolist() == [False, False]
 
 
-@kinds("list", "lancedb", "qdrant", "postgres", "pgvector")  # Chroma takes no row without a vector
+@kinds("sqlite", "lancedb", "qdrant", "postgres", "pgvector")  # Chroma takes no row without a vector
 def test_rows_without_a_vector_or_a_text(store_rows: Fill, caplog: pytest.LogCaptureFixture) -> None:
     rows = rows_of(20, vector=[0, 5, 6], text=[7, 8])
     with caplog.at_level(logging.INFO):
@@ -121,7 +119,7 @@ def test_the_fingerprint_follows_the_content_not_the_order(store_rows: Fill) -> 
     assert load_teacher(vectors=store_rows(rows)).card.fingerprint != first.card.fingerprint
 
 
-@kinds("list", "lancedb", "qdrant", "postgres", "pgvector")
+@kinds("sqlite", "lancedb", "qdrant", "postgres", "pgvector")
 def test_the_column_of_vectors_is_named_behind_the_table(store_rows: Fill) -> None:
     rows = [row | {"other": row["vector"][:3]} for row in rows_of(20)]
     address = store_rows(rows)
@@ -135,8 +133,6 @@ def test_an_unknown_table_or_column_names_the_nearest(store_rows: Fill) -> None:
     address = store_rows(rows_of(3))
     with pytest.raises(DataError, match=r'no column "bodi" with the texts\. Did you mean "body"\?'):
         load_teacher(vectors=address, texts="bodi")
-    if opening.KINDS["lancedb"][0] == database_kinds.__name__:
-        return  # the list has one table
     table = address.rpartition("#")[2]
     with pytest.raises(DataError) as error:
         load_teacher(vectors=f"{address}z")
@@ -144,7 +140,7 @@ def test_an_unknown_table_or_column_names_the_nearest(store_rows: Fill) -> None:
     assert "\n" not in str(error.value)
 
 
-@kinds("list", "postgres")  # the others refuse such rows themselves
+@kinds("sqlite", "postgres")  # the others refuse such rows themselves
 def test_a_vector_of_another_width_is_named_by_its_row_and_id(store_rows: Fill) -> None:
     rows = rows_of(20)
     rows[6] = rows[6] | {"vector": [1.0, 2.0]}
@@ -154,7 +150,7 @@ def test_a_vector_of_another_width_is_named_by_its_row_and_id(store_rows: Fill) 
     assert told in str(error.value)
 
 
-@kinds("list", "postgres")
+@kinds("sqlite", "postgres")
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_values_that_are_not_finite_are_refused(store_rows: Fill, value: float) -> None:
     rows = rows_of(20)
@@ -163,7 +159,7 @@ def test_values_that_are_not_finite_are_refused(store_rows: Fill, value: float) 
         load_teacher(vectors=store_rows(rows))
 
 
-@kinds("list")
+@kinds("sqlite")
 def test_texts_that_fit_no_row_are_refused(store_rows: Fill, tmp_path: Path) -> None:
     address, file = store_rows(rows_of(5)), tmp_path / "texts.jsonl"
     for content, told in [
@@ -183,14 +179,9 @@ def test_texts_that_fit_no_row_are_refused(store_rows: Fill, tmp_path: Path) -> 
 
 
 FILL = """
-import os, signal, sys
-from tests.teachers import database_kinds
-from tests.teachers.test_databases import filled, rows_of
-from distilvec.teachers.databases import chroma, lance, opening, postgres, qdrant, reading
-opening.KINDS["lancedb"] = (database_kinds.__name__, "")
-folder, address = sys.argv[1:]
-database_kinds.LISTS[address] = rows_of(600)
-filled(folder, f"lancedb:{address}#docs", die_after=3)
+import sys
+from tests.teachers.test_databases import filled
+filled(*sys.argv[1:], die_after=3)
 """
 
 
@@ -212,20 +203,41 @@ def filled(folder: str, address: str, die_after: int | None = None) -> Any:
     return store, fill(store, teacher, texts, teacher._keys_of(texts), part_bytes=1600), teacher._keys_of(texts)
 
 
-@kinds("list")
-def test_a_killed_store_is_filled_further_unless_the_database_has_changed(store_rows: Fill, tmp_path: Path) -> None:
+@kinds("sqlite")
+def test_a_killed_store_is_filled_further_unless_the_database_has_changed(
+    start: Starter, store_rows: Fill, tmp_path: Path
+) -> None:
     rows, folder = rows_of(600), str(tmp_path / "store")
+    code, said = start.code(FILL, folder, store_rows(rows)).wait()
+    assert code == -signal.SIGKILL, said
     address = store_rows(rows[::-1])  # another order than the killed process had
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
-    command = [sys.executable, "-c", FILL, folder, str(tmp_path)]
-    killed = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=300)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
     store, report, keys = filled(folder, address)
     assert report.present >= 100 and report.taught == 600 - report.present
     np.testing.assert_array_equal(store.read(store.rows(keys)), vectors_of(rows))
     rows[0] = rows[0] | {"vector": [1.0, 2.0, 3.0, 4.0]}
     with pytest.raises(DistilvecError, match="fingerprint"):
         filled(folder, store_rows(rows))
+
+
+def test_numbers_in_sqlite_are_read_in_the_precision_they_were_packed_in(tmp_path: Path) -> None:
+    rows = rows_of(20)
+    address = database_kinds.fill_sqlite(tmp_path, rows)
+    with sqlite3.connect(tmp_path / "rows.db") as connection:
+        for row in rows:
+            packed = np.asarray(row["vector"], np.float64).tobytes()
+            connection.execute("UPDATE docs SET vector = ? WHERE id = ?", (packed, row["id"]))
+    connection.close()
+    teacher = load_teacher(vectors=address)
+    np.testing.assert_allclose(teacher.encode([f"text {n}" for n in range(20)]), vectors_of(rows), atol=1e-6)
+
+
+def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no such file"):
+        load_teacher(vectors=f"sqlite:{tmp_path / 'none.db'}#docs")
+    assert not (tmp_path / "none.db").exists()
+    (tmp_path / "notes.db").write_text("only some notes " * 99)
+    with pytest.raises(EnvironmentProblem, match=r"file is not a database.*Is it a database of SQLite"):
+        load_teacher(vectors=f"sqlite:{tmp_path / 'notes.db'}#docs")
 
 
 DOWN = [
@@ -332,6 +344,6 @@ def test_a_folder_in_an_address_starts_where_the_recipe_lies(tmp_path: Path) -> 
 
 def test_another_database_is_not_taken_for_a_file() -> None:
     with pytest.raises(
-        DistilvecError, match="vectors are not read from sqlite.*postgresql, qdrant, chroma and lancedb"
+        DistilvecError, match="vectors are not read from milvus.*postgresql, qdrant, chroma, lancedb and sqlite"
     ):
-        database_address("sqlite:docs.db#docs")
+        database_address("milvus:docs.db#docs")

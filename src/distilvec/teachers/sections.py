@@ -232,7 +232,8 @@ class VectorsSection(TeacherSection):
     vectors: Place = Field(
         description=".npy or .npz file, a table with a column of vectors (.parquet, .jsonl, .csv, .tsv ...), or one "
         "in a database: postgresql://USER@HOST/DB#TABLE, qdrant:FOLDER_OR_URL#COLLECTION, "
-        "chroma:FOLDER_OR_URL#COLLECTION, lancedb:FOLDER#TABLE; with :COLUMN behind it if there are several"
+        "chroma:FOLDER_OR_URL#COLLECTION, lancedb:FOLDER#TABLE, sqlite:FILE#TABLE; with :COLUMN behind it if there are "
+        "several"
     )
     texts: Place | None = Field(
         None,

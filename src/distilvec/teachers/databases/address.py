@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from distilvec.errors import DistilvecError
 
-_ADDRESS = re.compile(r"(postgresql|postgres|qdrant|chroma|lancedb):(.*)", re.DOTALL)
+_ADDRESS = re.compile(r"(postgresql|postgres|qdrant|chroma|lancedb|sqlite):(.*)", re.DOTALL)
 #: Of another kind; a letter alone is a drive.
 _OTHER = re.compile(r"([A-Za-z]\w+(?:\+\w+)?):.*#", re.DOTALL)
 #: What follows the user's name up to the "@"; digits alone after a host are its port.
@@ -19,8 +19,8 @@ class TableAddress(NamedTuple):
     """A table in a database.
 
     Attributes:
-        kind: postgresql, qdrant, chroma or lancedb.
-        place: a URL or a folder.
+        kind: postgresql, qdrant, chroma, lancedb or sqlite.
+        place: a URL, a folder or a file.
         table: its name; a collection in Qdrant and Chroma.
         column: of the vectors; "" = the only one that holds any.
     """
@@ -37,7 +37,7 @@ class TableAddress(NamedTuple):
 
     @property
     def is_url(self) -> bool:
-        """Tell whether the place is a server or a bucket, not a folder."""
+        """Tell whether the place is a server or a bucket, not on the disk."""
         return "://" in self.place
 
 
@@ -56,7 +56,7 @@ def database_address(source: str) -> TableAddress | None:
         raise DistilvecError(
             f"vectors are not read from {other[1]}",
             where=source.partition(":")[0],  # the rest may hold a password
-            remedy="Databases are postgresql, qdrant, chroma and lancedb; write .jsonl or .parquet of others.",
+            remedy="Databases are postgresql, qdrant, chroma, lancedb and sqlite; write .jsonl or .parquet of others.",
         )
     if found is None:
         return None
@@ -79,7 +79,7 @@ def database_address(source: str) -> TableAddress | None:
 
 
 def folder_in(source: str) -> tuple[str, str, str] | None:
-    """An address cut before and after the folder in it; None if it names none.
+    """An address cut before and after the folder or file in it; None if it names none.
 
     >>> folder_in("chroma:index#docs"), folder_in("qdrant:http://localhost:6333#docs"), folder_in("v.parquet")
     (('chroma:', 'index', '#docs'), None, None)

@@ -29,6 +29,10 @@ KINDS: dict[str, tuple[str, str]] = {
     ),
     "chroma": ("distilvec.teachers.databases.chroma", "Check that it runs, and its address."),
     "lancedb": ("distilvec.teachers.databases.lance", "Check the folder, or the address of the bucket."),
+    "sqlite": (
+        "distilvec.teachers.databases.sqlite",
+        "Is it a database of SQLite? A virtual table of an extension has to be copied into a plain one.",
+    ),
 }
 
 
