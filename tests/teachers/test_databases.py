@@ -231,6 +231,12 @@ def test_numbers_in_sqlite_are_read_in_the_precision_they_were_packed_in(tmp_pat
     np.testing.assert_allclose(teacher.encode([f"text {n}" for n in range(20)]), vectors_of(rows), atol=1e-6)
 
 
+def test_the_file_alone_names_the_address(tmp_path: Path) -> None:
+    database_kinds.fill_sqlite(tmp_path, rows_of(3))
+    with pytest.raises(DataError, match=r"an SQLite database.*Write sqlite:.*rows\.db#TABLE"):
+        load_teacher(vectors=str(tmp_path / "rows.db"))
+
+
 def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no such file"):
         load_teacher(vectors=f"sqlite:{tmp_path / 'none.db'}#docs")

@@ -149,7 +149,12 @@ def _load_npy(file: Path) -> np.ndarray:
         raise
     except Exception as problem:  # hostile bytes lead numpy to errors of zipfile and of Python's tokenizer, too
         with reading(file.expanduser()), file.expanduser().open("rb") as start:
-            numpys = start.read(6) == b"\x93NUMPY"
+            begin = start.read(16)
+        if begin == b"SQLite format 3\0":
+            raise DataError(
+                "this is an SQLite database", where=str(file), remedy=f"Write sqlite:{file}#TABLE."
+            ) from None
+        numpys = begin.startswith(b"\x93NUMPY")
         told = f" ({str(problem).partition('.')[0]})" if numpys else ""  # of other files it speaks of pickled data
         raise DataError(
             f"this is not an array in .npy form{told}",
