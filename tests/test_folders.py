@@ -155,6 +155,20 @@ def test_an_output_is_new_or_empty_or_ours(tmp_path: Path) -> None:
         claim(tmp_path / "other")
 
 
+def test_a_folder_in_which_a_killed_process_left_its_lock_holds_nothing(tmp_path: Path) -> None:
+    """As where a signal comes while the lock of a temporary file is removed, and then all that was listed."""
+    claim(tmp_path / "out")
+    corpus = tmp_path / "out" / "corpus"
+    corpus.mkdir()
+    (corpus / f"{TEMPORARY}{7:016x}.lock").touch()
+    remove_all(tmp_path / "out")
+    claim(tmp_path / "out")
+    remove_all(tmp_path / "out")
+    (corpus / f"{TEMPORARY}{7:016x}.lock.txt").touch()
+    with pytest.raises(DistilvecError, match="did not write: corpus"):
+        claim(tmp_path / "out")
+
+
 # what is not whole yet
 
 WRITING = """

@@ -117,9 +117,13 @@ def check(place: Path, kind: str, names: Collection[str], *, alone: bool = False
 
 
 def _is_hollow(path: Path) -> bool:
-    """Tell a folder without any file in it, or in a folder below."""
-    inside = path.rglob("*")
-    return path.is_dir() and not path.is_symlink() and all(each.is_dir() and not each.is_symlink() for each in inside)
+    """Tell a folder without any file in it, or in a folder below, but what a killed process had not finished."""
+
+    def is_nothing(each: Path) -> bool:
+        left = any(TEMPORARY_NAME.fullmatch(part) for part in each.relative_to(path).parts)
+        return left or (each.is_dir() and not each.is_symlink())
+
+    return path.is_dir() and not path.is_symlink() and all(map(is_nothing, path.rglob("*")))
 
 
 def _check_kinds(place: Path, names: Collection[str]) -> None:
