@@ -37,6 +37,10 @@ def write_page(rows: Rows, folder: Path) -> str:
         minutes = f"{np.mean([row['minutes'] for row in found]):.1f}" if "minutes" in found[0] else ""
         each = ", ".join(f"{value:.1f}" for value in values) if len(values) > 1 else ""
         lines.append(line(name, len(found), f"{np.mean(values):.1f}", each, f"{low:.1f} to {high:.1f}", asked, minutes))
+    tried = {row["lr"]: row for name, row in rows.items() if name.startswith("tuning/")}
+    if tried:
+        shown = (f"{lr:g}: {100 * next(iter(row['held_out'].values())):.1f}" for lr, row in sorted(tried.items()))
+        lines += ["", f"nDCG@10 on the pairs that the first seed holds out, by rate, in percent: {'; '.join(shown)}."]
     written_ones = next((row["examples"] for row in rows.values() if row.get("examples")), [])
     if written_ones:
         lines += ["", "The first questions:", "", *(f"- {each}" for each in written_ones)]
