@@ -79,7 +79,6 @@ def test_a_file_goes_on_behind_texts_without_a_question(tmp_path: Path) -> None:
     def ask(texts: list[str]) -> list[list[str]]:
         return [["No."] if text in odd else [f"What is {text} about?"] for text in texts]
 
-    write_questions([*odd, "the first"], file, call=lambda texts: [[] for _ in texts])  # none is no wrong answer
     write_questions(["the first"], file, call=ask)
     assert write_questions([*odd, "the first", "the last"], file, call=ask).kept == 1
     assert [row["text"] for row in rows(file)] == ["the first", "the last"]
@@ -126,6 +125,8 @@ def test_what_cannot_go_well_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none of 2 answers is a question; the first: 'No.'"):
         write_questions(texts, file, call=lambda texts: [["No."] for _ in texts])
     assert not file.exists()
+    with pytest.raises(DataError, match="no question for any of 2 texts.*Look at what the function returns"):
+        write_questions(texts, file, call=lambda texts: [[] for _ in texts])
     # Also one without a line end, which is no half line of ours.
     for content in ('{"text": "of something else"}\n', "notes of somebody", '{"text": "of something else"}'):
         file.write_text(content)

@@ -148,6 +148,12 @@ def _written(ask: Ask, texts: list[str], output: Path, seen: set[str], before: i
             os.fsync(file.fileno())
         kept += len(rows)
         ticker(start + len(some), len(texts))
+    if texts and not seen:
+        raise DataError(
+            f"there is no question for any of {len(texts):,} texts",
+            where=str(output),
+            remedy="Look at what the function returns." if model is None else "Choose a larger model.",
+        )
     return Questions(len(texts), kept, repeated, unusable, before, model.tokens if model else 0)
 
 
