@@ -96,7 +96,8 @@ def test_a_run_of_other_code_is_not_resumed(module: Callable[[str], None], tiny_
 def test_checkpoints_of_our_methods_are_as_they_always_were(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
     train(recipe(tiny_bert, texts, method={"name": "cosine"}, output=str(tmp_path / "out")))
     for checkpoint in (tmp_path / "out").glob("checkpoints/checkpoint-*"):
-        assert read_state(checkpoint).data.keys() == {"fingerprint", "items", "train", "held_out", "content"}
+        kept = {"fingerprint", "items", "train", "held_out", "content", "precision"}
+        assert read_state(checkpoint).data.keys() == kept
     assert "method" not in json.loads((tmp_path / "out/.distilvec.json").read_text())["data"]
 
 
