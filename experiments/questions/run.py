@@ -24,7 +24,7 @@ SEEDS = (0, 1)
 ASKED = 640
 #: Settings of the second training, on pairs, and its rates: the one that is best on held-out pairs is taken.
 PAIRS = {"epochs": 4, "batch_size": 64}
-RATES = (2e-5, 1e-4, 3e-4)
+RATES = (2e-5, 1e-4, 3e-4, 1e-3)
 
 
 def documents() -> list[str]:
