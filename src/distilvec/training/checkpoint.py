@@ -230,15 +230,18 @@ def load_strictly(model: nn.Module, folder: Path) -> None:
         ) from error
 
 
-def read_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def read_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer, mapped: bool = False) -> dict[str, Any]:
     """Return what was kept of the optimiser, its schedule and the loss scaling, after seeing that it fits.
+
+    Args:
+        mapped: whether tensors stay in the file, of which each process takes its part.
 
     Raises:
         DataError: it cannot be read, or is of parameters of other shapes.
     """
     file = checkpoint / OPTIMIZER
     with readable(file):
-        kept: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        kept: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
         groups = zip(kept["optimizer"]["param_groups"], optimizer.param_groups, strict=True)
         for number, (was, now) in enumerate(groups):
             for name, value in now.items():

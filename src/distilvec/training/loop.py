@@ -391,7 +391,7 @@ class Loop:
         checkpoints.load_strictly(self._whole(), folder)
         if self.sharded:
             sharding.spread(self.distiller, self.trained)
-        kept, own = checkpoints.read_optimizer(folder, self.optimizer), checkpoints.read_rank(folder)
+        kept, own = checkpoints.read_optimizer(folder, self.optimizer, self.sharded), checkpoints.read_rank(folder)
         with checkpoints.readable(folder / checkpoints.OPTIMIZER):
             sharding.load_state(self.optimizer, kept["optimizer"])
             self.schedule.load_state_dict(kept["schedule"])
