@@ -150,8 +150,7 @@ class Loop:
                 break
 
     def _is_over(self) -> bool:
-        patience = self.training.patience
-        impatient = patience is not None and self.state.worse >= patience
+        impatient = self.state.worse >= (self.training.patience or math.inf)
         return self.stopped or impatient or self.state.global_step >= self.steps
 
     def _finish(self) -> None:
@@ -366,17 +365,15 @@ class Loop:
 
     def _save(self) -> None:
         """Write a checkpoint; every process hands what is its own to the first."""
-        distiller = self._whole()
+        scaler, home, distiller = self.accelerator.scaler, self.home, self._whole()
         checkpoints.check_finite(distiller, self.state.global_step)
-        scaler, home = self.accelerator.scaler, self.home
         optimizer = {
             "optimizer": sharding.whole_state(self.optimizer, checkpoints.partial(home, self.state.global_step)),
             "schedule": self.schedule.state_dict(),
             "scaler": None if scaler is None else scaler.state_dict(),
         }
-        every = ranks.gather_objects(
-            {"generators": generators(), "sums": asdict(self.sums) | {"seconds": self.seconds}}
-        )
+        sums = asdict(self.sums) | {"seconds": self.seconds}
+        every = ranks.gather_objects({"generators": generators(), "sums": sums})
         if rank() == 0:
             self.state.data = self.data
             checkpoints.write(home, self.state, distiller, optimizer, every)
@@ -391,7 +388,8 @@ class Loop:
         checkpoints.load_strictly(self._whole(), folder)
         if self.sharded:
             sharding.spread(self.distiller, self.trained)
-        kept, own = checkpoints.read_optimizer(folder, self.optimizer, self.sharded), checkpoints.read_rank(folder)
+        kept = checkpoints.read_optimizer(folder, self.optimizer, self.sharded)
+        own = checkpoints.read_rank(folder)
         with checkpoints.readable(folder / checkpoints.OPTIMIZER):
             sharding.load_state(self.optimizer, kept["optimizer"])
             self.schedule.load_state_dict(kept["schedule"])
