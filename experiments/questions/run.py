@@ -130,6 +130,11 @@ def pairs_row(models: Path, seed: int, lr: float) -> dict[str, Any]:
     }
 
 
+def chosen(row: dict[str, Any]) -> dict[str, Any]:
+    """The row of the rate that was taken."""
+    return row
+
+
 def pairs_rows(models: Path, results: Results, seed: int) -> None:
     """A row at the rate that is best on the pairs that the first seed holds out."""
 
@@ -141,7 +146,7 @@ def pairs_rows(models: Path, results: Results, seed: int) -> None:
     best = max(tried, key=lambda lr: next(iter(tried[lr]["held_out"].values())))
     name = f"texts, then pairs-{seed}"
     if seed == SEEDS[0]:
-        results.run(name, lambda: tried[best], seed=seed, lr=best, second=PAIRS)
+        results.run(name, functools.partial(chosen, tried[best]), seed=seed, lr=best, second=PAIRS)
     else:
         kept(name, best, seed)
 
