@@ -146,19 +146,13 @@ def open_model(
         from distilvec.modules.model2vec import open_model2vec
 
         return open_model2vec(folder, name=name, device=device)
-    arguments: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
+    arguments: dict[str, Any] = {"use_safetensors": True, "dtype": dtype, **_held(load)}
     if not trust_remote_code and lacks_pooler(folder):
         arguments["add_pooling_layer"] = False
-    if load == "int8":
-        from distilvec.modules.eight_bits import eight_bits
-
-        arguments["quantization_config"] = eight_bits()
-    if load == "split":
-        arguments["device_map"], device = "auto", None
     with no_questions(), explained(name):
         opened = open_pipeline(
             str(folder),
-            device=device,
+            device=None if load == "split" else device,
             trust_remote_code=trust_remote_code,
             local_files_only=not trust_remote_code,  # code of its own may lie in another repository
             model_kwargs=arguments,
@@ -171,6 +165,15 @@ def open_model(
     put_promised(opened, folder, name)
     _try(opened, name)
     return opened
+
+
+def _held(load: Load | None) -> dict[str, Any]:
+    """Return what transformers is told of a model that is too large as it is."""
+    if load == "int8":
+        from distilvec.modules.eight_bits import eight_bits
+
+        return {"quantization_config": eight_bits()}
+    return {"device_map": "auto"} if load == "split" else {}
 
 
 @contextmanager

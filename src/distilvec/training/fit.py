@@ -149,9 +149,7 @@ def fit(
             loss that is not finite, an interruption (with how to go on).
     """
     training, corpus, task = settings.training, material.corpus, material.task
-    needs = material.needs
-    if needs is None:
-        needs = method.needs(describe(StudentTap(student).info, task), material.teachers)
+    needs = material.needs or method.needs(describe(StudentTap(student).info, task), material.teachers)
     rows, companions = rows_with_companions(corpus, corpus.train_rows, companions_of(needs, task, corpus))
     blind = training.evaluate_every is not None and material.evaluate is None
     live = any(isinstance(each, LiveSource) for each in material.sources)
