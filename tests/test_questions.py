@@ -125,8 +125,11 @@ def test_what_cannot_go_well_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none of 2 answers is a question; the first: 'No.'"):
         write_questions(texts, file, call=lambda texts: [["No."] for _ in texts])
     assert not file.exists()
-    with pytest.raises(DataError, match="no question for any of 2 texts.*Look at what the function returns"):
+    with pytest.raises(
+        DataError, match="no question was found for any of the 2 texts.*Look at what the function returns"
+    ):
         write_questions(texts, file, call=lambda texts: [[] for _ in texts])
+    assert not file.exists()
     # Also one without a line end, which is no half line of ours.
     for content in ('{"text": "of something else"}\n', "notes of somebody", '{"text": "of something else"}'):
         file.write_text(content)

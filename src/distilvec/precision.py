@@ -52,8 +52,8 @@ def bfloat16_pays(device: str | None = None) -> bool:
     """Tell whether a device multiplies matrices faster in bfloat16 than in float32.
 
     Processors are measured once per process, for some hundredths of a second, where they have instructions for it:
-    seen were ones on which bfloat16 takes half of float32's time, and ones on which it takes twice as much. What was
-    begun in one precision goes on in it: stores and checkpoints keep theirs.
+    seen were ones on which bfloat16 takes half of float32's time, and ones on which it takes twice as much. Stores and
+    checkpoints keep the precision they began in, whatever a later process measures.
 
     Args:
         device: "cuda", "cpu" or another kind, which gains nothing; None = CUDA where there is one, else the processor.

@@ -27,7 +27,7 @@ _CHANGING = threading.RLock()
 _UNREAD = {"pooler", "mask_token"}
 #: What to do about a model that brings code.
 TRUST = "Read that code; if you trust it, set trust_remote_code to true."
-#: What to do about weights that its files do not hold; and where it is to write.
+#: What to do about weights that a model's files lack: of an encoder, and of a language model.
 WHOLE = "Copy or download the model again; see its config.json, model_type."
 CAUSAL = "Choose a causal language model; this may be an encoder. See its config.json, model_type and architectures."
 #: Modules of ours that bring their code along: the name in modules.json -> where the class is.

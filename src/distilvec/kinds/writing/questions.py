@@ -142,15 +142,16 @@ def _written(ask: Ask, texts: list[str], output: Path, seen: set[str], before: i
                 where=str(output),
                 remedy="Choose a larger model, or one that follows instructions.",
             )
-        with writing("file", output), output.open("ab") as file:
-            file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
-            file.flush()
-            os.fsync(file.fileno())
+        if rows:
+            with writing("file", output), output.open("ab") as file:
+                file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+                file.flush()
+                os.fsync(file.fileno())
         kept += len(rows)
         ticker(start + len(some), len(texts))
     if texts and not seen:
         raise DataError(
-            f"there is no question for any of {len(texts):,} texts",
+            f"no question was found for any of the {len(texts):,} texts",
             where=str(output),
             remedy="Look at what the function returns." if model is None else "Choose a larger model.",
         )
