@@ -261,12 +261,6 @@ def test_a_list_of_files_is_not_read_as_texts(tmp_path: Path) -> None:
     assert texts == ["see a.jsonl", "and notes.txt"]
 
 
-def test_texts_are_read_from_this_machine(tmp_path: Path) -> None:
-    for address in ("s3://bucket/texts", "https://example.org/texts.jsonl"):
-        with pytest.raises(DistilvecError, match=rf"^{address}: texts are read from files of this machine\. Copy them"):
-            read_corpus(address, tmp_path / "out", holdout=0.0)
-
-
 def test_a_pattern_is_not_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
     for pattern in ("*.jsonl", "**/*", "a.jso?l"):

@@ -227,6 +227,7 @@ def test_which_keys_take_addresses(key: str, value: str, said: str) -> None:
 
 def test_a_recipe_without_a_copy_is_saved_as_before_the_key_was_known() -> None:
     from distilvec.recipe import Recipe
+from distilvec.storage import opened_storage
 
     sections = {"corpus": {"path": "t"}, "teachers": [{"model": "m"}], "student": {"model": "m"}}
     assert "remote:" not in Recipe.build(sections).to_yaml()
@@ -259,7 +260,7 @@ def test_failed_upload_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_storage_error_is_shown(tmp_path: Path) -> None:
     with (
         pytest.raises(EnvironmentProblem, match="cannot be used .NoCredentials"),
-        remote._storage(f"file://{tmp_path}"),
+        opened_storage(f"file://{tmp_path}", "a copy"),
     ):
         raise RuntimeError("NoCredentials")
 

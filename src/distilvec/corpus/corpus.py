@@ -220,8 +220,9 @@ def read_corpus(
 
     Args:
         source: a .txt (one text a line), .csv, .tsv, .json, .jsonl or .ndjson (each also .gz or .zst) or .parquet file;
-            a folder of them; "hub:NAME[@CONFIG][:SPLIT]"; a `datasets` data set, or the folder of a saved one; a list
-            of texts or of dictionaries; or a list of `Part`s, each of which is a domain.
+            a folder of them, both also by an address such as s3://bucket/folder; "hub:NAME[@CONFIG][:SPLIT]"; a
+            `datasets` data set, or the folder of a saved one; a list of texts or of dictionaries; or a list of `Part`s,
+            each of which is a domain.
             Images: a folder of image files, however deep; .npz; or columns (bytes, paths, data URIs) or lists of them.
             Molecules: .smi (a SMILES a line, then white space and a name or nothing), or columns or lists of SMILES.
         folder: where the prepared corpus goes; other files in it are left alone.

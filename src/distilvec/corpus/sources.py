@@ -106,7 +106,8 @@ def find_source(
     Args:
         source, revision: as for `read_corpus`; also a folder of a saved data set.
         modality: of the items, see `ColumnOptions`.
-        folder: where rows of the hub are kept until all have come; None = nowhere.
+        folder: where rows of the hub are kept until all have come, and files of a storage lie while they are read;
+            None = rows nowhere, files among the system's temporary ones.
 
     Raises:
         DistilvecError: it is none of these, may be read as images and as texts, or has no revisions.
@@ -122,11 +123,7 @@ def find_source(
             "only a data set of the hub (hub:NAME) has revisions", where="corpus.revision", remedy="Leave it out."
         )
     if isinstance(source, str) and "://" in source:
-        raise DistilvecError(
-            "texts are read from files of this machine",
-            where=source,
-            remedy="Copy them here first, or give their rows from Python; `remote` is for stores.",
-        )
+        return _stored(source, asked, folder)
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
         if not _exists(path) and set("*?") & set(str(path)):
@@ -229,18 +226,46 @@ def _folder(path: Path, asked: Kind | None) -> Source:
     if not files:
         known = SUFFIXES if asked is None else sorted(asked.members) or SUFFIXES
         raise DataError("no file in this folder can be read", where=str(path), remedy=f"Known: {', '.join(known)}.")
-    if not {file.suffix for file in files} & {*own} and len({file_kind(file) == ".txt" for file in files}) > 1:
-        plain = next(file.name for file in files if file_kind(file) == ".txt")
-        raise DataError(
-            f"this folder mixes plain texts ({plain}) with files that have columns",
-            where=str(path),
-            remedy="Move the one or the other elsewhere, or give one file.",
-        )
+    if not {file.suffix for file in files} & {*own}:
+        _refuse_mixture(files, str(path))
     left = sorted(each.name for each in path.iterdir() if each not in files and not each.name.startswith("."))
     if left:
         shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
         logger.warning("%s: %d of its files are read; not %s", path, len(files), shown)
     return _files(files, str(path), asked)
+
+
+def _refuse_mixture(files: Sequence[Path], name: str) -> None:
+    if len({file_kind(file) == ".txt" for file in files}) > 1:
+        plain = next(file.name for file in files if file_kind(file) == ".txt")
+        raise DataError(
+            f"this folder mixes plain texts ({plain}) with files that have columns",
+            where=name,
+            remedy="Move the one or the other elsewhere, or give one file.",
+        )
+
+
+def _stored(url: str, asked: Kind | None, folder: Path | None) -> Source:
+    """Files on object storage."""
+    from distilvec.corpus.object_storage import fetched_rows, find_files
+
+    if url.startswith(("http://", "https://")):
+        raise DistilvecError("texts are not read from web addresses", where=url, remedy="Download the file first.")
+    addresses, state = find_files(url, lambda path: _is_read(path, ()))
+    paths = [Path(address) for address in addresses]
+    kind = asked or _guessed(paths, url)
+    if kind.binary:
+        raise DistilvecError(
+            f"{kind.noun} are read from files of this machine", where=url, remedy="Copy them here first."
+        )
+    _refuse_mixture(paths, url)
+
+    def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
+        return fetched_rows(
+            addresses, folder, lambda file: _with_columns(read_file(file, columns, longest), columns, kind)
+        )
+
+    return Source(url, state, rows, kind)
 
 
 def _is_read(path: Path, own: Sequence[str]) -> bool:

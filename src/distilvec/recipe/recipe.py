@@ -109,7 +109,7 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
             if is_url(getattr(self, name) or ""):
                 raise ValueError(f"{name} is a folder of this machine; a copy of the stores elsewhere is remote: URL")
         if self.remote is not None:
-            from distilvec.store.remote import unfit
+            from distilvec.storage import unfit
 
             if (told := unfit(self.remote)) is not None:
                 raise ValueError(f"remote {told}")

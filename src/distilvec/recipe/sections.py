@@ -29,7 +29,7 @@ def given(section: T | None, key: str) -> T:
     return section
 
 
-_SOURCE = "file, folder of files or of images, hub:NAME, or (from Python) a list or dataset"
+_SOURCE = "file, folder of files or of images, address such as s3://bucket/folder, hub:NAME, or (from Python) rows"
 _REVISION = "of hub:NAME: commit, branch or tag; the saved recipe names the commit that was read"
 
 

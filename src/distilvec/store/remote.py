@@ -20,6 +20,7 @@ from typing import Any
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.files import locked, temporary, whole
+from distilvec.storage import opened_storage
 from distilvec.store.axes import AXES
 from distilvec.store.files import disk_problems, write_json
 from distilvec.store.layout import (
@@ -40,11 +41,6 @@ from distilvec.store.scan import part_names
 logger = logging.getLogger(__name__)
 
 FORMAT = "store.json"
-#: Where files can be written, listed and read again. fsspec also opens archives, code hosting, caches and the web.
-PROTOCOLS = {
-    "file", "local", "memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "tos", "hf",
-    "hdfs", "webhdfs", "webdav", "sftp", "ssh", "ftp", "smb",
-}  # fmt: skip
 SECONDS = 20.0
 _NAME_DIGITS = 32
 
@@ -63,7 +59,7 @@ def pull(url: str, folder: str | Path) -> int:
         EnvironmentProblem: the storage cannot be reached, or the disk is full.
     """
     folder = Path(folder)
-    with _storage(url) as (system, root), disk_problems(folder):
+    with opened_storage(url, "a copy") as (system, root), disk_problems(folder):
         content = _contents(system, root)
         if content is None:
             return 0
@@ -88,7 +84,7 @@ def push(folder: str | Path, url: str) -> int:
     """
     folder = Path(folder)
     own = read_contents(folder)
-    with _storage(url) as (system, root):
+    with opened_storage(url, "a copy") as (system, root):
         system.makedirs(root, exist_ok=True)
         there = _contents(system, root)
         if there is not None:
@@ -135,44 +131,6 @@ def mirrored(folder: Path, url: str) -> Iterator[None]:
         thread.join()
         if (folder / FORMAT).exists():
             push(folder, url)
-
-
-def unfit(url: str) -> str | None:
-    """Say why an address names no storage for copies; None where it does."""
-    protocol, found, _ = url.partition("://")
-    if found and protocol in PROTOCOLS:
-        return None
-    named = f'"{protocol[:80]}" is none of {", ".join(sorted(PROTOCOLS))}' if found else f'"{url[:80]}" has no protocol'
-    return f"is an address such as s3://bucket/folder or file:///folder; {named}"
-
-
-@contextmanager
-def _storage(url: str) -> Iterator[tuple[Any, str]]:
-    """The file system of a URL and the path in it."""
-    import fsspec
-
-    if (told := unfit(url)) is not None:
-        raise DistilvecError(f"a copy {told}", where=url[:200])
-    remedy = "Check the address and your credentials."
-    try:
-        system, root = fsspec.core.url_to_fs(url)
-        system.invalidate_cache()
-        yield system, root.rstrip("/")
-    except DistilvecError:
-        raise
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"this storage needs a package ({_line(error)})", where=url, remedy="Install it."
-        ) from error
-    except (
-        Exception
-    ) as error:  # botocore's and others' own, of which few are an OSError; ftp connects when it is opened
-        raise EnvironmentProblem(f"the storage cannot be used ({_line(error)})", where=url, remedy=remedy) from error
-
-
-def _line(error: Exception) -> str:
-    """Return what an error says, in one line: some have a page of places where a library was looked for."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _enter(folder: Path, content: dict[str, Any], url: str) -> None:
