@@ -19,6 +19,7 @@ from tests.store.rows import CARD, KEYS, VECTORS, filled
 
 from distilvec.corpus import content_keys
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.storage import opened_storage
 from distilvec.store import RaggedSignal, SignalStore, fill, pull, push, remote
 from distilvec.teachers import load_teacher
 
@@ -227,7 +228,6 @@ def test_which_keys_take_addresses(key: str, value: str, said: str) -> None:
 
 def test_a_recipe_without_a_copy_is_saved_as_before_the_key_was_known() -> None:
     from distilvec.recipe import Recipe
-from distilvec.storage import opened_storage
 
     sections = {"corpus": {"path": "t"}, "teachers": [{"model": "m"}], "student": {"model": "m"}}
     assert "remote:" not in Recipe.build(sections).to_yaml()
