@@ -141,12 +141,8 @@ def ours(recipe: Path, output: Path) -> dict[str, Clock]:
     from distilvec.training.loop import Loop
 
     stages: dict[str, Clock] = {}
-    parts = (
-        (run, "make_start"),
-        (importlib.import_module(fit.__module__), "_assemble"),
-        (run, "judge"),
-        (run, "report"),
-    )
+    fitting = importlib.import_module("distilvec.training.fit")  # the package has the function under this name
+    parts = ((run, "make_start"), (fitting, "_assemble"), (run, "judge"), (run, "report"))
     for name, (module, function) in zip(PARTS, parts, strict=True):
         setattr(module, function, timed(stages, name, getattr(module, function)))
     run.teach = timed(stages, "teach", run.teach)  # type: ignore[assignment]
