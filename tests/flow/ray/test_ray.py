@@ -28,6 +28,8 @@ from distilvec.store import RaggedSignal, SignalStore
 from distilvec.store.layout import read_signals
 
 NODE = {"object_store_memory": 80 << 20, "include_dashboard": False}
+#: A dead node is asked three times whether it lives; by default five times, with three seconds between.
+HEALTH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 3}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def nodes() -> Iterator[Any]:
     os.environ.setdefault("RAY_worker_niceness", "0")  # with its 15, workers starve beside other tests
     from ray.cluster_utils import Cluster
 
-    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **NODE})
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "_system_config": HEALTH, **NODE})
     yield found
     found.shutdown()
 
