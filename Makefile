@@ -7,7 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 
-.PHONY: venv demo test test-shared test-lowest lint docs experiments benchmarks clean
+# Tests start many processes, which would otherwise compile the package again, each for itself.
+export PYTHONDONTWRITEBYTECODE =
+
+.PHONY: venv demo test check tests test-shared test-lowest lint docs experiments benchmarks clean
 
 venv: $(STAMP)
 
@@ -21,11 +24,17 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv
 	$(BIN)/distilvec demo
 
+# Both at once: checking types leaves a core idle, and so do tests that wait for others.
 test: venv
+	$(MAKE) --jobs=2 check tests
+
+check: venv
 	$(BIN)/ruff check src tests benchmarks experiments examples docs
 	$(BIN)/ruff format --check src tests benchmarks experiments examples docs
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+tests: venv
 	@# In order of names: the slowest files have few tests, and pytest-xdist would leave them to the end and one worker.
 	@# A worker that dies ends the run: with files dealt out as a whole, pytest-xdist waits for ever for what it had left.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0

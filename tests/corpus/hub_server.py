@@ -56,6 +56,7 @@ def parquet(shards: int, rows: int, *, other: int = 0) -> dict[str, bytes]:
 
 class _Answers(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else a body waits for 40 ms until its head is acknowledged
     server: HubServer
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -51,6 +51,7 @@ class Service(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else the body waits for 40 ms until the head is acknowledged
     server: Service
 
     def do_POST(self) -> None:

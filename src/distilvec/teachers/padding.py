@@ -17,9 +17,15 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from tokenizers import Encoding
 
-# A short, an odd and an over-long text: what the quick way must agree on before it is used.
-_PROBES = ("A probe.", "  two  spaces, a tab\t, ünïcödé and 東京 🎉\n", "a long text that goes on " * 400)
-_PAIRS = (("A probe", " and, its\tünïcödé pair 🎉"), ("a long text that goes on " * 400, "a short one"))
+_MOST_REPEATED = 400
+
+
+def _probes(longest: int | None) -> tuple[tuple[Any, ...], ...]:
+    """Texts, and pairs: a short, an odd and an over-long one. The quick way must agree on them before it is used."""
+    # At least six pieces each time; what reads more than some thousand is not shown a text that is over-long.
+    long = "a long text that goes on " * min(_MOST_REPEATED, (longest or 4 * _MOST_REPEATED) // 4 + 1)
+    texts = ("A probe.", "  two  spaces, a tab\t, ünïcödé and 東京 🎉\n", long)
+    return texts, (("A probe", " and, its\tünïcödé pair 🎉"), (long, "a short one"))
 
 
 class PromptedTokens(TextIds):
@@ -60,7 +66,7 @@ class PromptedTokens(TextIds):
 
     def agrees(self, model: SentenceTransformer) -> bool:
         """Tell whether `features` gives what the model's own `preprocess` gives; takes over what else is in there."""
-        for probes in (_PROBES, _PAIRS):
+        for probes in _probes(model.max_seq_length):
             found = self.encode(probes)
             own = own_features(model, probes, self.prompt, [each.ids for each in found])
             if own is None:

@@ -6,6 +6,7 @@ import re
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -168,8 +169,9 @@ def _peak() -> tuple[float, str]:
     return _matrix_product(), "measured here in a matrix product"
 
 
+@cache
 def _matrix_product(width: int = 1536, seconds: float = 0.5) -> float:
-    """TFLOPS of a square product, the best of as many as fit into the time, in the device's fastest type."""
+    """TFLOPS of a square product, the best of as many as fit into the time, in the device's fastest type; once."""
     from distilvec.training import bfloat16_pays
 
     cuda = torch.cuda.is_available()
