@@ -182,7 +182,7 @@ def test_a_killed_training_is_resumed(start: Starter, tmp_path: Path, tiny_bert:
 
 
 def test_methods_are_compared_and_tuned_on_held_out_queries(tmp_path: Path, tiny_bert: Path) -> None:
-    made = Recipe.build(recipe(tmp_path, tiny_bert, training={"epochs": 1}, corpus={"holdout": 0.5}))
+    made = Recipe.build(recipe(tmp_path, tiny_bert, training={"epochs": 1}, corpus={"holdout": 0.6}))
     found = compare(made, ["margin_mse", "score_bce"], seeds=1, tune=True)
     assert found.rates.keys() == {"margin_mse", "score_bce"}
     assert all(name in found.table() for name in ("margin_mse", "score_bce", "untrained student"))

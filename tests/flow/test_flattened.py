@@ -75,7 +75,7 @@ def test_a_map_is_as_flat_as_it_may_be(
     found = {power: likeness(told, said @ flattened(weight, power).numpy().T)["neighbours"] for power in POWERS}
     enough = max(found.values()) - MISSED
     chosen = next(power for power in POWERS if torch.allclose(flattened(weight, power), shipped, atol=1e-5))
-    near = 2e-3  # the store is in float16
+    near = 4e-3  # the store is in float16, and there are few texts
     assert found[chosen] >= enough - near
     assert all(found[power] < enough + near for power in POWERS if power < chosen)
     told_so = "the map into the teacher's space is flattened" in caplog.text
