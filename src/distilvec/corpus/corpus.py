@@ -286,7 +286,7 @@ def _joined(parts: list[Part], columns: ColumnOptions, folder: Path, *, alone: b
 
 
 def _about(parts: list[Part], wanted: ColumnNames, origin: Source, kept: Sequence[str]) -> dict[str, Any]:
-    """What a manifest says of parts; nothing without any. Warns of those that are not among the domains `kept`."""
+    """Return what a manifest says of parts, else nothing; warn of those that are not among the domains `kept`."""
     if not parts:
         return {}
     from distilvec.corpus.parts import prompts_of

@@ -82,7 +82,7 @@ class Part:
         return Path(address).name.partition(".")[0] or path
 
     def prompts(self, columns: int) -> tuple[str, ...]:
-        """What stands before the text of each column.
+        """Return what stands before the text of each column.
 
         Raises:
             DistilvecError: several prompts, and another number of columns.
@@ -278,7 +278,7 @@ def _is_read(path: Path, own: Sequence[str]) -> bool:
 
 
 def _given(items: Any, kind: Kind) -> Source:
-    """What Python gives: a data set, a table, or rows."""
+    """Rows that Python gives: a data set, a table, or a sequence."""
     from distilvec.corpus.tables import check_iterable, is_dataset, is_table, no_files, table_rows
 
     if is_dataset(items):

@@ -102,7 +102,7 @@ def is_network(encode: Any) -> bool:
 
 
 def pair_numbers(encode: Any, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.float64]:
-    """What a model says of pairs, [n].
+    """Return what a model says of pairs, [n].
 
     Args:
         encode: a `CrossEncoder`, a student that is trained to be one, a function, or a `CachedEncoder` of one of these.

@@ -213,7 +213,7 @@ class Chooser:
 def _first(
     alive: np.ndarray, count: int, scores: np.ndarray, numbers: np.ndarray, ranks: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What is alive, at most `count` in a row, as [Q, count] from the left; behind it NaN, -1 and 0."""
+    """Return what is alive, at most `count` in a row, as [Q, count] from the left; behind it NaN, -1 and 0."""
     rows, columns = alive.nonzero()
     at = alive.cumsum(1)[rows, columns] - 1
 

@@ -1,4 +1,4 @@
-"""What lies in the folder of a model, told by its files: what reads it is imported where it is there."""
+"""Tell by its files what lies in the folder of a model: what reads it is imported where it is there."""
 
 from __future__ import annotations
 

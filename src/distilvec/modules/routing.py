@@ -127,7 +127,7 @@ def router_balance(load: Tensor, probability: Tensor) -> Tensor:
 
 
 def _watched(model: nn.Module, outputs: bool) -> tuple[list[Routing], contextlib.ExitStack]:
-    """What the mixtures of a model do from now on, and what ends it when it is closed."""
+    """Record what the mixtures of a model do from now on, until the stack that is returned, too, is closed."""
     from sentence_transformers import SentenceTransformer
 
     transformer = find_transformer(model) if isinstance(model, SentenceTransformer) else None

@@ -1,4 +1,4 @@
-"""What others wrote beside a model: settings in small files of JSON, and the headers of weights."""
+"""Files that others wrote beside a model: settings in small files of JSON, and the headers of weights."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class CorpusSection(Section):
 
     @property
     def source(self) -> Any:
-        """What `read_corpus` takes: the path, or the parts."""
+        """Return what `read_corpus` takes: the path, or the parts."""
         return [Part(**part.model_dump()) for part in self.parts] or self.path
 
     @model_validator(mode="before")

@@ -12,7 +12,7 @@ _SMALL = 2.0**-10
 
 
 class Misfit(NamedTuple):
-    """How many of some vectors cannot be stored, the row of the first, what it has, and what to do about it."""
+    """Tell how many of some vectors cannot be stored, the row of the first, what it has, and what to do about it."""
 
     number: int
     row: int

@@ -101,7 +101,7 @@ def write(home: Path, state: State, model: nn.Module, optimizer: Mapping[str, An
 
 
 def partial(home: Path, step: int) -> Path:
-    """Where the checkpoint of a step is made; what is in there is removed when it is there, or by the next training."""
+    """Return the folder in which a step's checkpoint is made, emptied when that is done, or by the next training."""
     return home / f"{PARTIAL}{step}"
 
 

@@ -46,7 +46,7 @@ Ask = Callable[[list[str]], Sequence[Sequence[str]]]
 
 @dataclass(frozen=True)
 class Questions:
-    """What a call of `write_questions` did.
+    """Outcome of a call of `write_questions`.
 
     Attributes:
         texts, kept: texts that were asked about, and questions that were written to the file.
