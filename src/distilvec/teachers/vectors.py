@@ -186,10 +186,10 @@ class VectorsTeacher(Teacher):
 
     def _keys_of(self, items: Iterable[str]) -> np.ndarray:
         """uint8 [n, 16]; zeros where an image or a molecule cannot be read. The items of a file are never all held."""
-        rest, parts = iter(items), [np.zeros((0, KEY_BYTES), np.uint8)]
+        rest, keys = iter(items), bytearray()  # which grows where it is: joined parts would lie in memory twice
         while few := list(islice(rest, _CHUNK)):
-            parts.append(self._keys_of_few(few))
-        return np.concatenate(parts)
+            keys += self._keys_of_few(few).tobytes()
+        return np.frombuffer(keys, np.uint8).reshape(-1, KEY_BYTES)
 
     def _keys_of_few(self, items: Sequence[str]) -> np.ndarray:
         canonical: list[str | None] = []
