@@ -11,6 +11,7 @@ import pytest
 from tests import english
 
 from distilvec.corpus import Part, read_corpus
+from distilvec.corpus.object_storage import _mark
 from distilvec.corpus.sources import find_source
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 
@@ -85,6 +86,13 @@ def test_it_is_fetched_again_only_where_a_file_has_changed(
     assert len(fetched) == 6
 
 
+def test_when_a_file_was_last_read_counts_for_nothing() -> None:
+    sftp = {"name": "/a", "size": 3, "type": "file", "time": 10.0, "mtime": 5.0}
+    assert _mark(sftp) == _mark(sftp | {"time": 20.0})
+    assert _mark(sftp) != _mark(sftp | {"mtime": 6.0})
+    assert _mark(sftp) != _mark(sftp | {"size": 4})
+
+
 def test_a_part_may_lie_there(tmp_path: Path, bucket: str) -> None:
     parts = [Part(path=["one", "two"], name="own", text="text"), Part(path=bucket, name="far", text="body")]
     corpus = read_corpus(parts, tmp_path / "out", holdout=0.0)
@@ -111,6 +119,9 @@ def test_what_is_not_there_or_not_read_is_said(tmp_path: Path, bucket: str) -> N
         with pytest.raises(DistilvecError) as told:
             read_corpus(address, tmp_path / "out")
         assert words in str(told.value)
+    with pytest.raises(DistilvecError, match="^ftp://host: the address holds a password") as told:
+        read_corpus("ftp://me:secret@host/texts.jsonl", tmp_path / "out")
+    assert "secret" not in str(told.value)
     with pytest.raises(DistilvecError, match="images are read from files of this machine"):
         read_corpus(bucket, tmp_path / "out", modality="image")
 

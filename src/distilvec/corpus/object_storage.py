@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from distilvec.corpus.rows import Row
 from distilvec.errors import DataError, DistilvecError
@@ -25,25 +26,33 @@ def find_files(url: str, is_read: Callable[[Path], bool]) -> tuple[list[str], st
         is_read: tells by a file's name.
 
     Raises:
-        DistilvecError: it is no address of a storage.
+        DistilvecError: it is no address of a storage, or holds a password, which recipes and reports would keep.
         DataError: nothing is there that can be read.
         EnvironmentProblem: the storage cannot be reached.
     """
+    parts = urlsplit(url)
+    if parts.password:
+        raise DistilvecError(
+            "the address holds a password, which recipes and reports would keep",
+            where=f"{parts.scheme}://{parts.hostname}",
+            remedy="Leave it out: the storage's package reads keys from the environment or from its own files.",
+        )
     with opened_storage(url, WHAT) as (system, root):
         single = system.isfile(root)
         if not single and not system.exists(root):
             raise DataError("there is no such file or folder", where=url, remedy="Check the address.")
-        there = [root] if single else [entry["name"] for entry in system.ls(root, detail=True) if _is_file(entry)]
+        there = [root] if single else [each["name"] for each in system.ls(root, detail=True) if each["type"] == "file"]
         paths = sorted(path for path in there if single or is_read(Path(path)))
-        marks = [system.ukey(path) for path in paths]
+        marks = [_mark(system.info(path)) for path in paths]
         addresses = [url] if single else [system.unstrip_protocol(path) for path in paths]
     if not addresses:
         raise DataError("no file in this folder can be read", where=url, remedy="Sub-folders are not read.")
     return addresses, hashlib.blake2b("\n".join([*addresses, *marks]).encode(), digest_size=16).hexdigest()
 
 
-def _is_file(entry: dict[str, object]) -> bool:
-    return entry["type"] == "file"
+def _mark(about: dict[str, object]) -> str:
+    """What a storage says of a file but for when it was last read (which SFTP calls time)."""
+    return repr(sorted((key, str(value)) for key, value in about.items() if key != "time" and "access" not in key))
 
 
 def fetched_rows(addresses: Sequence[str], folder: Path | None, read: Callable[[Path], Iterator[Row]]) -> Iterator[Row]:
