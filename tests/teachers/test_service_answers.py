@@ -209,7 +209,8 @@ def test_several_at_once_find_the_same_limit() -> None:
     with serving(lambda number, texts: 413 if len(texts) > 10 else None) as service:
         assert same(teacher_of(service, concurrency=4).encode(TEXTS * 3), TEXTS * 3)
         sizes = [len(body["input"]) for body in service.bodies]
-    assert max(sizes[-60:]) <= 10 and sum(size > 10 for size in sizes) <= 4 * 3
+    # Each may have one request of each size under way when another finds the limit.
+    assert sum(size > 10 for size in sizes) <= 4 * 3
 
 
 def test_a_refused_text_is_not_taken_for_a_limit(caplog: pytest.LogCaptureFixture) -> None:
