@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from distilvec.mining.writing import texts_at
 from distilvec.recipe import Recipe
 from distilvec.scorers.base import text_pair_keys
 from distilvec.training.samplers import BucketedBatches
+from tests import english
 
 
 @pytest.fixture()
@@ -183,6 +185,25 @@ def test_held_out_pairs_are_read_with_one_prompt(prompted_pairs: list[Part], tmp
 
     task.score(CachedEncoder(Student()))
     assert read and all(text.count("query: ") + text.count("passage: ") == 1 for text in read)
+
+
+def test_no_held_out_text_is_trained_on_behind_another_prompt(tmp_path: Path) -> None:
+    texts = english.sentences(400)
+    rows = ({"q": one, "d": other} for one, other in pairwise(texts))
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "single.txt").write_text("\n".join(texts))
+    found = []
+    for prompt in ("", ["query: ", "passage: "]):
+        pairs = [Part(str(tmp_path / "pairs.jsonl"), prompt=prompt)]
+        found.append(read_corpus(pairs, tmp_path / f"read-{len(prompt)}", text=["q", "d"], holdout=0.2))
+    assert np.array_equal(found[0].holdout_rows, found[1].holdout_rows) and found[1].audit.shared > 20
+    assert found[0].audit.shared == found[1].audit.shared
+    twice = [Part(str(tmp_path / "single.txt"), name=name, prompt=f"{name}: ") for name in ("query", "document")]
+    found.append(read_corpus(twice, tmp_path / "twice", holdout=0.2))
+    for corpus in found:
+        held = corpus.bare(corpus.holdout_rows)
+        assert len(held) > 5 and not {*held} & {*corpus.bare(corpus.train_rows)}
+        assert not (corpus.folder / "bare_keys.bin").exists()
 
 
 def test_scorers_and_mined_files_have_no_prompts(prompted_pairs: list[Part], tmp_path: Path) -> None:

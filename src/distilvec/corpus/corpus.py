@@ -250,7 +250,7 @@ def read_corpus(
     else:
         origin = find_source(source, columns.get("modality"), folder=folder, revision=revision)
     wanted = ColumnNames.of(origin.kind, columns)
-    options = _options(wanted, holdout=holdout, strict=strict, limit=limit)
+    options = _options(wanted, origin.prompts, holdout=holdout, strict=strict, limit=limit)
     digest = _digest(origin, options)
     if (ready := _reusable(folder, digest)) is not None:
         return ready
@@ -298,11 +298,11 @@ def _about(parts: list[Part], wanted: ColumnNames, origin: Source, kept: Sequenc
     return {"parts": {"weights": weights, "prompts": shipped, "begin": origin.prompts}}
 
 
-def _options(wanted: ColumnNames, **others: Any) -> dict[str, Any]:
+def _options(wanted: ColumnNames, prompts: Mapping[str, Any], **others: Any) -> dict[str, Any]:
     """Return the settings that a prepared corpus depends on, besides its source."""
     options = {**wanted.options(), **others, "format": FORMAT}
-    if wanted.joint:  # held out by the first text; prepared before, it was by both
-        options["split"] = "first text"
+    if wanted.joint or prompts:  # held out by the first text without prompt; prepared before, by both texts, with it
+        options["split"] = "bare text" if prompts else "first text"
     if wanted.label or wanted.domain or wanted.role:  # which of their values count; raised when that changes
         options["audit"] = 2
     return options

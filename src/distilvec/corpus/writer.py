@@ -56,6 +56,8 @@ class CorpusWriter:
         self._arrow = pa.ipc.new_file(self._file, self._schema)
         self._keys = NumberColumn(folder, "keys", "|u1", KEY_BYTES)
         self._teacher_keys = NumberColumn(folder, "teacher_keys", "|u1", KEY_BYTES) if wanted.teacher_text else None
+        # Of the texts without prompts, by which pairs are set aside; not kept.
+        self._bare_keys = NumberColumn(folder, "bare_keys", "|u1", KEY_BYTES) if self.grouped and prompts else None
         self._groups = NumberColumn(folder, "groups", "<i8") if self.grouped else None
         self._roles = NumberColumn(folder, "roles", "<i8") if self.grouped or wanted.role else None
         self._rows = [NumberColumn(folder, "train_rows", "<i8"), NumberColumn(folder, "holdout_rows", "<i8")]
@@ -180,7 +182,10 @@ class CorpusWriter:
             self._state.update(self.labels.write(labels).tobytes())
         if self._domains is not None:
             self._state.update(self._domains.write([each.item.domain or "" for each in waiting]).tobytes())
-        held = np.zeros(len(waiting), bool) if trained_on else self._held_out(waiting, keys)
+        bare = self._bare_keys_of(waiting, keys)
+        if self._bare_keys is not None:
+            self._bare_keys.write(bare)
+        held = np.zeros(len(waiting), bool) if trained_on else self._held_out(waiting, bare)
         rows = np.arange(self.kept, self.kept + len(waiting))
         for column, chosen in zip(self._rows, (~held, held), strict=True):
             column.write(rows[chosen])
@@ -194,25 +199,33 @@ class CorpusWriter:
         self._state.update(values.tobytes())
 
     def _held_out(self, waiting: list[_ItemRow], keys: np.ndarray) -> np.ndarray:
-        """By the hash of the text alone, in a pair that of its first text."""
-        identities = [each.identity for each in waiting]
-        if self.wanted.joint:
-            identities = [each.partition(PAIR)[0] for each in identities]
-        apart = self.wanted.role or self.wanted.joint
-        plain = canonical_keys(identities, "", self.wanted.modality) if apart else keys
-        held = held_out(plain, self.holdout)
+        """By `_bare_keys_of` the rows, [n, 16], in a pair that of its first text."""
+        held = held_out(keys, self.holdout)
         if self.grouped:
             groups = np.array([each.group for each in waiting])
             _, first, member = np.unique(groups, return_index=True, return_inverse=True)
             held = held[first][member]
         return held
 
+    def _bare_keys_of(self, waiting: list[_ItemRow], keys: np.ndarray) -> np.ndarray:
+        """Keys [n, 16] of the texts alone: without roles and prompts, of joint pairs those of the first texts."""
+        if not (self.wanted.role or self.wanted.joint or self.prompts):
+            return keys
+        return canonical_keys(map(self._bare, waiting), "", self.wanted.modality)
+
+    def _bare(self, row: _ItemRow) -> str:
+        """The identity of a text without its part's prompt, of a joint pair that of its first text."""
+        prompts = self.prompts.get(row.item.domain or "", ("",))
+        place = min(row.role, len(prompts) - 1) if self.grouped else 0
+        text = row.identity.partition(PAIR)[0] if self.wanted.joint else row.identity
+        return text.removeprefix(prompts[place])
+
     def _set_aside(self) -> None:
         """Take texts that are also trained on out of the held-out ones; such a row is then on neither side."""
         if not self.grouped:
             return  # equal texts are on one side
         train, held = self._rows
-        leaks = leaking(self._keys.so_far(), train.so_far(), held.so_far())
+        leaks = leaking((self._bare_keys or self._keys).so_far(), train.so_far(), held.so_far())
         self.shared = int(leaks.sum())
         if self.shared:
             held.keep(~leaks)
@@ -223,6 +236,9 @@ class CorpusWriter:
         self._arrow.close()
         self._file.close()
         self._set_aside()
+        if self._bare_keys is not None:
+            self._bare_keys.close()
+            self._bare_keys.path.unlink()
         meant = [self.labels.names, [] if self._domains is None else self._domains.names]
         if any(meant):  # the codes alone are equal for the same groups under other names
             self._state.update(repr(meant).encode("utf-8", "surrogatepass"))
