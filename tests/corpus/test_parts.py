@@ -12,6 +12,7 @@ import numpy as np
 import pandas
 import pytest
 from sentence_transformers import SentenceTransformer
+from tests import english
 
 import distilvec.recipe.from_python
 from distilvec.choosing.dry_run import plan
@@ -26,7 +27,6 @@ from distilvec.mining.writing import texts_at
 from distilvec.recipe import Recipe
 from distilvec.scorers.base import text_pair_keys
 from distilvec.training.samplers import BucketedBatches
-from tests import english
 
 
 @pytest.fixture()

@@ -231,6 +231,34 @@ def test_numbers_in_sqlite_are_read_in_the_precision_they_were_packed_in(tmp_pat
     np.testing.assert_allclose(teacher.encode([f"text {n}" for n in range(20)]), vectors_of(rows), atol=1e-6)
 
 
+def sqlite_of(folder: Path, cells: list[Any]) -> str:
+    """The address of a table with "text 0", "text 1" ... and these cells."""
+    with sqlite3.connect(folder / "cells.db") as connection:
+        connection.execute("CREATE TABLE docs(text TEXT, embedding BLOB)")
+        connection.executemany("INSERT INTO docs VALUES(?, ?)", [(f"text {n}", cell) for n, cell in enumerate(cells)])
+    connection.close()
+    return f"sqlite:{folder / 'cells.db'}#docs"
+
+
+def test_numbers_of_another_precision_are_no_vectors(tmp_path: Path) -> None:
+    address = sqlite_of(
+        tmp_path, [vector.astype("f2").tobytes() for vector in np.random.default_rng(0).normal(size=(99, 16))]
+    )
+    with pytest.raises(DataError, match="no column holds vectors.*in SQLite packed float32 or float64"):
+        load_teacher(vectors=address)
+    with pytest.raises(DataError, match="its bytes are no packed float32 or float64"):
+        load_teacher(vectors=f"{address}:embedding")
+
+
+def test_the_precision_is_that_of_the_first_vectors_however_late(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(40, 16)).astype(np.float32)
+    address = sqlite_of(tmp_path, [None] * 2500 + [vector.astype(np.float64).tobytes() for vector in vectors])
+    with pytest.raises(DataError, match=r'the first 64 rows have nothing in the column "embedding".*#docs:embedding'):
+        load_teacher(vectors=address)
+    teacher = load_teacher(vectors=f"{address}:embedding")
+    np.testing.assert_array_equal(teacher.encode([f"text {2500 + n}" for n in range(40)]), vectors)
+
+
 def test_the_file_alone_names_the_address(tmp_path: Path) -> None:
     database_kinds.fill_sqlite(tmp_path, rows_of(3))
     with pytest.raises(DataError, match=r"an SQLite database.*Write sqlite:.*rows\.db#TABLE"):

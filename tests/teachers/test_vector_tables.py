@@ -244,3 +244,20 @@ def test_texts_with_the_ids_of_other_rows_are_refused(suffix: str, tmp_path: Pat
     texts.write_text("".join([*named[:3], named[4], named[3]]))
     with pytest.raises(DataError, match=r'(line|row) 4: the vector of the id "3" has the text of "4" in its place'):
         VectorsTeacher(table, texts=texts)
+
+
+def test_no_other_column_stands_in_for_an_empty_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [
+        {"text": f"text {n}", "embedding": [0.5, 0.25, n] if n >= 64 else None, "price": [0.5, 1.5]} for n in range(99)
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(
+        DataError, match=r'the first 64 rows have nothing in the column "embedding".*rows\.jsonl:embedding'
+    ):
+        load_teacher(vectors=str(file))
+    assert load_teacher(vectors=f"{file}:embedding").has(["text 70"]).all()
+    file.write_text("".join(json.dumps({"text": row["text"], "price": row["price"]}) + "\n" for row in rows))
+    with caplog.at_level("INFO"):
+        load_teacher(vectors=str(file))
+    assert 'the column "price" is taken for the vectors' in caplog.text

@@ -241,3 +241,16 @@ def test_texts_of_a_file_are_not_held_together(monkeypatch: pytest.MonkeyPatch) 
     keys = teacher._keys_of(texts())
     np.testing.assert_array_equal(keys, content_keys([f"text {number}" for number in range(100)]))
     assert most <= 24
+
+
+def test_a_missing_vector_changes_nothing_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    vectors = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    texts = [f"text {n}" for n in range(40)]
+    empty = np.full((20, 8), np.nan, np.float32)
+    # Each of the first twenty texts comes twice: without a vector and with one.
+    teacher = VectorsTeacher(np.concatenate([empty, vectors]), texts=[*texts[:20], *texts])
+    assert teacher.card.normalized and teacher.has(texts).all()
+    np.testing.assert_array_equal(teacher.encode(texts), vectors)
+    assert "another vector" not in caplog.text
+    assert not VectorsTeacher(empty, texts=texts[:20]).has(texts).any()

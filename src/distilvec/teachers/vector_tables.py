@@ -227,14 +227,23 @@ def vector_column(rows: Sequence[Row], asked: str, text: str | None, where: str)
     found = [name for name, cell in cells.items() if name != text and _is_vector(cell)]
     broken = [name for name in found if "." in str(cells[name])]
     usual = [name for name in found if name in _USUAL]
+    hidden = [name for name in _USUAL if name in cells and _missing(cells[name])]
+    if hidden and not usual and (found or len(rows) == LOOKED_AT):
+        raise DataError(
+            f'the first {len(rows)} rows have nothing in the column "{hidden[0]}"',
+            where=where,
+            remedy=f'If the vectors are in it, name it: "{where}:{hidden[0]}"; else name the column that they are in.',
+        )
     for names in (broken, usual, found):
         if len(names) == 1:
+            if names[0] not in _USUAL:
+                logger.info('%s: the column "%s" is taken for the vectors', where, names[0])
             return names[0]
     if found:
         told, remedy = f"{len(found)} columns of vectors: {', '.join(found)}", f'Name it: "{where}:COLUMN".'
     else:
         told = f"no column holds vectors ({', '.join(map(str, cells)) or 'there are none'})"
-        remedy = 'They are lists of numbers, or texts such as "[0.1, 0.2]".'
+        remedy = 'They are lists of numbers, texts such as "[0.1, 0.2]", or in SQLite packed float32 or float64.'
     raise DataError(told, where=where, remedy=remedy)
 
 
@@ -270,6 +279,8 @@ def _parsed(value: Any) -> Vector | None:
         value = value[1:-1].replace(",", " ").split()
     elif isinstance(value, list) and any(isinstance(each, bool | str) for each in value):
         raise TypeError("it has entries that are no numbers")
+    elif isinstance(value, bytes):
+        raise TypeError("its bytes are no packed float32 or float64")
     elif not isinstance(value, list | np.ndarray):
         raise TypeError(f"it is {type(value).__name__}, not a list of numbers")
     with np.errstate(over="ignore"):

@@ -73,17 +73,19 @@ class VectorsTeacher(Teacher):
         row_keys = self._open(vectors, texts, keys, name)
         check_rows(len(self._vectors), len(row_keys), source, "texts" if keys is None else "keys")
         self._last: tuple[list[str], np.ndarray] | None = None
-        self._index(row_keys)
+        empty = self._empty_rows()
+        self._index(np.where(empty[:, None], np.uint8(0), row_keys) if empty.any() else row_keys)
         self._tell_twice(source)
+        there = np.flatnonzero(~empty)[:_NORM_SAMPLE]
         with np.errstate(over="ignore"):
-            lengths = np.linalg.norm(np.asarray(self._vectors[:_NORM_SAMPLE], dtype=np.float64), axis=1)
+            lengths = np.linalg.norm(np.asarray(self._vectors[there], dtype=np.float64), axis=1)
         self.card = TeacherCard(
             name=name,
             kind="vectors",
             source=source,
             fingerprint=fingerprint(_hash(self._vectors), _hash(row_keys)),
             width=int(self._vectors.shape[1]),
-            normalized=bool(np.allclose(lengths, 1, atol=1e-3)),
+            normalized=len(there) > 0 and bool(np.allclose(lengths, 1, atol=1e-3)),
             dtype=str(self._vectors.dtype),
         )
 
@@ -109,6 +111,15 @@ class VectorsTeacher(Teacher):
             table = _from(file, table)
         return self._keys_of(table)
 
+    def _empty_rows(self) -> np.ndarray:
+        """bool [n]: rows of nothing but NaN, which hold no vector."""
+        empty = np.zeros(len(self._vectors), bool)
+        for start in range(0, len(empty), _CHUNK):
+            rows = self._vectors[start : start + _CHUNK]
+            if (some := np.isnan(rows[:, 0])).any():
+                empty[start : start + _CHUNK] = some & np.isnan(rows).all(axis=1)
+        return empty
+
     def _index(self, keys: np.ndarray) -> None:
         """Sort the keys; stably, so that the first of equal ones is the one that is found."""
         words = _words(keys)
@@ -122,7 +133,8 @@ class VectorsTeacher(Teacher):
         other, row = 0, 0
         for start in range(1, len(self._sorted), _CHUNK):
             end = min(start + _CHUNK, len(self._sorted))
-            again = start + np.flatnonzero(self._sorted[start:end] == self._sorted[start - 1 : end - 1])
+            words = self._sorted[start:end]
+            again = start + np.flatnonzero((words == self._sorted[start - 1 : end - 1]) & (words != _NOTHING))
             if len(again):
                 one, two = (self._vectors[np.asarray(self._order[places])] for places in (again - 1, again))
                 unlike = np.flatnonzero((np.asarray(one) != np.asarray(two)).any(axis=1))
@@ -141,7 +153,7 @@ class VectorsTeacher(Teacher):
 
     def has(self, texts: Sequence[str]) -> np.ndarray:
         """bool [n]: whether there is a vector for each text; a row of nothing but NaN is none."""
-        return self._known(self._rows(texts))
+        return self._rows(texts) >= 0
 
     def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """Pairs (positions int64 [b], vectors float32 [b, D]) in the order of the texts; NaN where there is none.
@@ -152,7 +164,7 @@ class VectorsTeacher(Teacher):
         for start in range(0, len(texts), _CHUNK):
             chunk = list(texts[start : start + _CHUNK])
             rows = self._rows(chunk)
-            known = np.flatnonzero(self._known(rows))
+            known = np.flatnonzero(rows >= 0)
             vectors = np.full((len(chunk), self.card.width), np.nan, np.float32)
             with np.errstate(over="ignore"):
                 vectors[known] = self._vectors[rows[known]]
@@ -177,12 +189,6 @@ class VectorsTeacher(Teacher):
         rows = np.where((self._sorted[places] == words) & (words != _NOTHING), self._order[places], -1)
         self._last = (list(texts), rows)
         return rows
-
-    def _known(self, rows: np.ndarray) -> np.ndarray:
-        """bool [n]: whether there is such a row, and something in it."""
-        known = rows >= 0
-        known[known] = ~np.isnan(self._vectors[rows[known]]).all(axis=1)
-        return known
 
     def _keys_of(self, items: Iterable[str]) -> np.ndarray:
         """uint8 [n, 16]; zeros where an image or a molecule cannot be read. The items of a file are never all held."""

@@ -33,9 +33,10 @@ def connect(address: TableAddress) -> Iterator[Pages]:
 def _pages(connection: sqlite3.Connection, table: str, columns: Sequence[str] | None) -> Generator[Page]:
     wanted = "*" if columns is None else ", ".join(map(_quoted, columns))
     cursor = connection.execute(f"SELECT {wanted} FROM {_quoted(table)}")
-    names, kinds = [name for name, *_ in cursor.description], None
+    names = [name for name, *_ in cursor.description]
+    kinds: list[str | None] = [None] * len(names)
     while page := cursor.fetchmany(PAGE):
-        kinds = kinds or [_kind(column) for column in zip(*page, strict=True)]
+        kinds = [kind or _kind(column) for kind, column in zip(kinds, zip(*page, strict=True), strict=True)]
         yield [{name: _value(*each) for name, *each in zip(names, row, kinds, strict=True)} for row in page]
 
 
@@ -43,16 +44,18 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _kind(cells: Sequence[Any]) -> str:
-    """The type of the packed numbers of a column: that in which most vectors have numbers of like sizes."""
-    packed = [cell for cell in cells if isinstance(cell, bytes)]
+def _kind(cells: Sequence[Any]) -> str | None:
+    """The type of the packed numbers of a column, in which most have numbers of like sizes; None where neither fits."""
+    packed = [cell for cell in cells if isinstance(cell, bytes) and cell]
 
     def alike(kind: str) -> int:
         read = [np.frombuffer(cell, kind) for cell in packed if len(cell) % np.dtype(kind).itemsize == 0]
-        return sum(bool(np.isfinite(each).all()) and not scattered(each) for each in read)
+        return sum(bool(np.isnan(each).all() or np.isfinite(each).all()) and not scattered(each) for each in read)
 
-    return max("<f4", "<f8", key=alike)
+    found = max("<f4", "<f8", key=alike)
+    return found if 2 * alike(found) > len(packed) else None
 
 
-def _value(cell: Any, kind: str) -> Any:
-    return np.frombuffer(cell, kind) if isinstance(cell, bytes) and cell and len(cell) % int(kind[-1]) == 0 else cell
+def _value(cell: Any, kind: str | None) -> Any:
+    packed = isinstance(cell, bytes) and cell and kind is not None and len(cell) % int(kind[-1]) == 0
+    return np.frombuffer(cell, kind) if packed else cell
