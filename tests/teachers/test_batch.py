@@ -42,9 +42,9 @@ def recipe_of(service: BatchService, folder: Path, **api: Any) -> Recipe:
     return Recipe.build(data, where="test")
 
 
-def write_recipe(service: BatchService, folder: Path) -> Path:
+def write_recipe(service: BatchService, folder: Path, **api: Any) -> Path:
     recipe_of(service, folder)
-    section = {"name": "big", "api": {"url": service.url, "model": "m", "batch": True}, "prompt": "say: "}
+    section = {"name": "big", "api": {"url": service.url, "model": "m", "batch": True, **api}, "prompt": "say: "}
     data = {"corpus": {"path": "texts.txt", "holdout": 0}, "teachers": [section], "output": str(folder / "out")}
     (folder / "recipe.yaml").write_text(json.dumps(data))
     return folder / "recipe.yaml"
@@ -133,6 +133,45 @@ def test_what_an_expired_job_answered_is_taken(service: BatchService, tmp_path: 
     service.finish("job-2")
     teach_alone(recipe)
     assert right(tmp_path)
+
+
+def test_a_state_that_is_not_known_is_no_end(service: BatchService, tmp_path: Path) -> None:
+    recipe = recipe_of(service, tmp_path)
+    for status in ("queued", "in_progress", "throttled"):
+        with pytest.raises(Pending, match="job-0"):
+            teach_alone(recipe)
+        service.jobs["job-0"]["status"] = status
+    service.finish("job-0")
+    teach_alone(recipe)
+    assert right(tmp_path) and service.batched == TEXTS
+
+
+@pytest.mark.parametrize("broken", [".jsonl", ".keys", ".json"])
+def test_a_job_that_a_full_disk_stops_is_made_later(
+    service: BatchService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    recipe, write = recipe_of(service, tmp_path), Path.write_bytes
+
+    def full(file: Path, content: bytes) -> int:
+        if file.suffix == broken and file.parent.name == "batch":
+            raise OSError(28, "No space left on device", str(file))
+        return write(file, content)
+
+    def no_record(file: Path, text: str) -> None:
+        raise OSError(28, "No space left on device", str(file))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        if broken == ".json":
+            patched.setattr("distilvec.teachers.batch.write_text", no_record)
+        with pytest.raises((EnvironmentProblem, OSError)):
+            teach_alone(recipe)
+    assert not service.jobs
+    with pytest.raises(Pending, match="0 of 40 texts"):
+        teach_alone(recipe)
+    service.finish("job-0")
+    teach_alone(recipe)
+    assert right(tmp_path) and service.batched == TEXTS and not set(TEXTS) & set(service.answered)
 
 
 def test_a_vector_of_another_width_is_named_and_asked_for_again(service: BatchService, tmp_path: Path) -> None:
@@ -269,7 +308,22 @@ def test_results_that_do_not_fit_are_refused(
     answers(hand / "big-1.jsonl", results)
     results.write_text(results.read_text().replace("big-", "other-"))
     assert called("teach", recipe, "--take", results) == 3
-    assert "no line has a vector of a text" in capsys.readouterr().err
+    assert "no line is an answer" in capsys.readouterr().err
+
+
+def test_results_of_another_model_are_said_and_of_another_width_refused(
+    service: BatchService, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    hand, results = tmp_path / "hand", tmp_path / "results.jsonl"
+    assert called("teach", write_recipe(service, tmp_path), "--batch-files", hand) == 0
+    answers(hand / "big-1.jsonl", results)
+    results.write_text(results.read_text().replace('"data"', '"model": "other", "data"'))
+    asks = write_recipe(service, tmp_path, dimensions=256)
+    assert called("teach", asks, "--take", results) == 3
+    assert "256 dimensions are asked for, and line 1 has 6" in capsys.readouterr().err
+    assert not (tmp_path / "out/stores/big/store.json").exists()
+    assert called("teach", write_recipe(service, tmp_path), "--take", results) == 0
+    assert 'line 1 of the results says that it is of "other"' in caplog.text
 
 
 def test_a_recipe_without_a_service_has_no_batch_files(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from distilvec.teachers.batch_lines import Result, read_results, request_files
 from distilvec.teachers.endpoint import request_body
 from distilvec.teachers.sections import ServiceSection
 from distilvec.teachers.service import text_key
+
+logger = logging.getLogger(__name__)
 
 
 def write_batch_files(recipe: Recipe, folder: Path) -> list[str]:
@@ -52,10 +55,11 @@ def take_results(recipe: Recipe, files: Sequence[Path]) -> list[str]:
     """
     said = []
     for section, corpus, place, before in _services(recipe):
-        came = (each.vector for each in _results(files, section.name) if each.vector is not None)
-        seen = next(came, None) if before is None else np.ones(before.width, np.float32)
-        if seen is None:
+        first = next((each for each in _results(files, section.name) if each.vector is not None), None)
+        if first is None or first.vector is None:
             raise _unfit(f"no line is an answer to a request for teacher {section.name}", files)
+        _check_model(section, first, files)
+        seen = first.vector if before is None else np.ones(before.width, np.float32)
         teacher = BatchTeacher(section, Reading(corpus.modality), seen[None])
         store = SignalStore.create(place, teacher.card, teacher.card.width, section.storage)
         with StopSignals() as signals, alone(place, signals):
@@ -70,6 +74,23 @@ def take_results(recipe: Recipe, files: Sequence[Path]) -> list[str]:
         if wanted and not taken.answered:
             raise _unfit(f"no line has a vector of a text that the store of {section.name} lacks{failed}", files)
     return said
+
+
+def _check_model(section: ServiceSection, first: Result, files: Sequence[Path]) -> None:
+    """Refuse an answer of another width than the recipe asks for, and warn of one that names another model."""
+    asked, width = section.api.dimensions, len(first.vector) if first.vector is not None else 0
+    if asked not in (None, width):
+        raise _unfit(
+            f"teacher {section.name}: {asked} dimensions are asked for, and line {first.number} has {width}", files
+        )
+    if first.model and first.model not in section.api.model and section.api.model not in first.model:
+        logger.warning(
+            'teacher %s: line %d of the results says that it is of "%s", and api.model is "%s"',
+            section.name,
+            first.number,
+            first.model[:80],
+            section.api.model,
+        )
 
 
 def _unfit(what: str, files: Sequence[Path]) -> DataError:

@@ -1,7 +1,8 @@
 """A service that is asked through its batch API: what a store lacks is sent as jobs, and taken when they are done.
 
 A job is remembered in the store's folder `batch`: `NAME.json` (ids of its file and of itself), `NAME.keys` (16 bytes a
-text) and, until the service has it, its file of requests. `refused` has the keys of texts that the service refused.
+text) and, until the service has it, its file of requests. Without the first, which is written last, there is no job.
+`refused` has the keys of texts that the service refused.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from distilvec.teachers.sections import Reading, ServiceSection
 from distilvec.teachers.service import FEW, MANY, ServiceTeacher
 
 logger = logging.getLogger(__name__)
-#: Answers that are kept at once, bytes of a key, and what a job's state may be before it has results.
+#: Answers that are kept at once, bytes of a key, and the states of a job that has ended; services differ in the others.
 _BLOCK, _KEY = 1024, 16
-_UNDER_WAY = ("validating", "in_progress", "finalizing", "cancelling")
+_ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 @dataclasses.dataclass
@@ -48,7 +49,7 @@ class Taken:
 
     def vectors(self, results: Iterable[Result], wanted: set[bytes], width: int) -> Iterator[tuple[bytes, np.ndarray]]:
         """Keys that are wanted, each once, and their vectors float32 [D]; what failed is counted."""
-        for number, key, vector, failure, refused in results:
+        for number, key, vector, failure, refused, _ in results:
             if key is None or key not in wanted:
                 continue
             if vector is not None and len(vector) == width:
@@ -125,14 +126,17 @@ class BatchTeacher(ServiceTeacher):
             return None
         place = folder / "batch"
         place.mkdir(parents=True, exist_ok=True)
+        for file in place.glob("*.*"):  # of a job that a full disk or a kill kept from being made, or that is settled
+            if not file.with_suffix(".json").exists():
+                file.unlink()
         under_way: dict[Path, dict[str, Any]] = {}
         problems: list[DataError] = []
         for record in sorted(place.glob("*.json")):
             state = self._state(record)
-            if state.get("status") in _UNDER_WAY:
-                under_way[record] = state
-            else:
+            if state.get("status") in _ENDED:
                 problems += self._settle(folder, record, state)
+            else:
+                under_way[record] = state
         if problems:
             raise problems[0]
         self._without, asked = _keys(place / "refused"), asked_already(folder)
@@ -203,7 +207,8 @@ class BatchTeacher(ServiceTeacher):
 
 def asked_already(folder: Path) -> set[bytes]:
     """The keys of texts that are under way or were refused, for the store in `folder`."""
-    return set[bytes]().union(*(_keys(file) for file in folder.glob("batch/*") if file.suffix in (".keys", "")))
+    jobs = (record.with_suffix(".keys") for record in folder.glob("batch/*.json"))
+    return set[bytes]().union(*map(_keys, (*jobs, folder / "batch" / "refused")))
 
 
 def _keys(file: Path) -> set[bytes]:

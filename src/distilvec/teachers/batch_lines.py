@@ -30,7 +30,8 @@ class _ResultLine(BaseModel):
 
 class Result(NamedTuple):
     """A line (from 1), the key of its text (None: it is no answer to this teacher's requests), the vector float32 [D]
-    or what failed, and whether the text itself is at fault, so that asking again would change nothing.
+    or what failed, whether the text itself is at fault, so that asking again would change nothing, and the model that
+    the service names, "" if it names none.
     """
 
     number: int
@@ -38,6 +39,7 @@ class Result(NamedTuple):
     vector: np.ndarray | None = None
     failure: str = ""
     refused: bool = False
+    model: str = ""
 
 
 def request_files(
@@ -79,6 +81,8 @@ def read_results(lines: Iterable[bytes], name: str) -> Iterator[Result]:
             yield Result(number, key, None, status + told, unfit)
         else:
             try:
-                yield Result(number, key, read_embeddings(line.response.body or {}, 1).vectors[0])
+                vector = read_embeddings(body := line.response.body or {}, 1).vectors[0]
+                named = body.get("model") if isinstance(body, dict) else None
+                yield Result(number, key, vector, model=named if isinstance(named, str) else "")
             except UnreadableError as problem:
                 yield Result(number, key, None, f"it answered with {problem}")
