@@ -84,6 +84,25 @@ def test_a_file_goes_on_behind_texts_without_a_question(tmp_path: Path) -> None:
     assert [row["text"] for row in rows(file)] == ["the first", "the last"]
 
 
+def test_a_file_without_a_last_line_end_keeps_its_last_question(tmp_path: Path) -> None:
+    texts, file, calls = [f"the shop number {row}" for row in range(3)], tmp_path / "pairs.jsonl", list[str]()
+
+    def ask(texts: list[str]) -> list[list[str]]:
+        calls.extend(texts)
+        return [[f"{word} is {text} there?" for word in ("Why", "How")] for text in texts]
+
+    write_questions(texts, file, call=ask, each=2)
+    whole = file.read_bytes()
+    file.write_bytes(whole.rstrip())
+    write_questions(texts, file, call=ask, each=2)
+    assert file.read_bytes() == whole and calls == texts
+    for end in range(len(whole) // 3, len(whole)):  # a kill while the block was written
+        file.write_bytes(whole[:end])
+        if whole[end - 1 : end] != b"\n" and whole[end : end + 1] != b"\n":
+            write_questions(texts, file, call=ask, each=2)
+            assert sorted(file.read_bytes().splitlines()) == sorted(whole.splitlines())
+
+
 def test_a_function_that_fails_keeps_what_was_written(tmp_path: Path) -> None:
     def ask(texts: list[str]) -> list[list[str]]:
         if len(texts) < AT_ONCE:
@@ -144,7 +163,11 @@ def test_what_cannot_go_well_is_refused(tmp_path: Path) -> None:
     assert ended.value.code != 0
 
 
-@pytest.mark.parametrize("template", [None, "{% for turn in messages %}{{ turn['content'] }}\n{% endfor %}"])
+TURNS = "{% for turn in messages %}{{ turn['content'] }}\n{% endfor %}"
+NO_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + TURNS
+
+
+@pytest.mark.parametrize("template", [None, TURNS, NO_SYSTEM, "{{ raise_exception('no') }}"])
 def test_a_model_is_shown_the_text_and_asked_as_often_as_wanted(tmp_path: Path, template: str | None) -> None:
     from distilvec.kinds.writing.questions import _Model
 
@@ -153,6 +176,7 @@ def test_a_model_is_shown_the_text_and_asked_as_often_as_wanted(tmp_path: Path, 
     model._writer.tokenizer.chat_template = template
     prompt = model._prompt("A museum.")
     assert "A museum." in prompt and prompt.count("How do I reset my device?") == 1
+    assert prompt.count("Write one short question") == 1
     found = model(["A museum.", "A zoo."])
     assert [len(each) for each in found] == [2, 2] and model.tokens > 0
     again: Any = _Model(str(tiny_causal), 2)

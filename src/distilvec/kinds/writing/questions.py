@@ -5,6 +5,7 @@ After doc2query (Nogueira and others, arXiv:1904.08375) and GPL (Wang and others
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -112,7 +113,7 @@ def write_questions(
         with locked(output.with_name(f"{output.name}.lock"), wait=False) as alone:
             if not alone:
                 raise DistilvecError("another process writes into this file", where=str(output), remedy="Wait for it.")
-            done, seen = _present(output)
+            done, seen = _present(output, each)
             texts = [each for each in corpus.texts() if content_key(each) not in done]
             asker = _Model(model, each) if model is not None and texts else None
             return _written(asker or ask, texts, output, seen, len(corpus) - len(texts), asker)
@@ -195,27 +196,34 @@ def as_question(answer: str, text: str) -> str | None:
     return question if fits and question.isprintable() and folded(question) not in folded(text) else None
 
 
-def _present(output: Path) -> tuple[set[bytes], set[str]]:
-    """Keys of texts and folded questions of a file; half a line at its end, as a kill leaves it, is cut off.
+def _present(output: Path, each: int) -> tuple[set[bytes], set[str]]:
+    """Keys of texts and folded questions of a file.
+
+    Half a line at its end, as a kill leaves it, is cut off, with the other questions of its text where there are
+    `each`; a whole line without its end, as editors leave it, gets one.
 
     Raises:
         DataError: the file holds something else; it stays as it is.
     """
     content = output.read_bytes() if output.exists() else b""
-    end = content.rfind(b"\n") + 1
-    done, seen = set(), set()
-    for number, line in enumerate(content[:end].splitlines(), 1):
+    lines = content.splitlines(keepends=True)
+    rows = []
+    for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            done.add(content_key(row["text"]))
-            seen.add(folded(row["query"]))
+            rows.append((content_key(row["text"]), folded(row["query"])))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise _foreign(output, number) from error
-    if half := content[end:]:
-        if not half.startswith(_BEGIN[: len(half)]):
-            raise _foreign(output, content.count(b"\n") + 1)
-        os.truncate(output, end)
-    return done, seen
+            if number < len(lines) or line.endswith(b"\n") or not line.startswith(_BEGIN[: len(line)]):
+                raise _foreign(output, number) from error
+    if len(rows) < len(lines):
+        last = rows[-1][0] if rows and each > 1 else None
+        while rows and rows[-1][0] == last:
+            rows.pop()
+        os.truncate(output, sum(map(len, lines[: len(rows)])))
+    elif not content.endswith(b"\n") and content:
+        with output.open("ab") as file:
+            file.write(b"\n")
+    return {key for key, _ in rows}, {question for _, question in rows}
 
 
 def _foreign(output: Path, line: int) -> DataError:
@@ -254,12 +262,18 @@ class _Model:
         return [list(each) for each in zip(*found, strict=True)]
 
     def _prompt(self, text: str) -> str:
+        from jinja2 import TemplateError
+
         tokenizer = self._writer.tokenizer
         if getattr(tokenizer, "chat_template", None):
             turns = [{"role": "system", "content": _TASK}]
             for passage, question in _EXAMPLES:
                 turns += [{"role": "user", "content": passage}, {"role": "assistant", "content": question}]
             turns.append({"role": "user", "content": text})
-            return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+            # Some templates know no system role; what it says then stands before the first passage.
+            first = {"role": "user", "content": f"{_TASK}\n\n{turns[1]['content']}"}
+            for each in (turns, [first, *turns[2:]]):
+                with contextlib.suppress(TemplateError):
+                    return str(tokenizer.apply_chat_template(each, tokenize=False, add_generation_prompt=True))
         shown = "".join(f"Passage: {passage}\nQuestion: {question}\n\n" for passage, question in _EXAMPLES)
         return f"{_TASK}\n\n{shown}Passage: {' '.join(text.split())}\nQuestion:"
