@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import fsspec
 import pytest
@@ -52,7 +54,7 @@ def test_one_file_at_a_time_lies_on_the_disk(tmp_path: Path, bucket: str) -> Non
     rows = find_source(bucket, folder=place).rows(["body"], 1000)
     for number, row in enumerate(rows):
         assert [file.name for file in place.rglob("*.jsonl")] == [f"part-{number // 20}.jsonl"]
-        assert row.file == f"{bucket}/part-{number // 20}.jsonl".replace("memory://", "memory:///")
+        assert row.file == f"{bucket}/part-{number // 20}.jsonl"
     assert not list(place.iterdir())
 
 
@@ -119,11 +121,60 @@ def test_what_is_not_there_or_not_read_is_said(tmp_path: Path, bucket: str) -> N
         with pytest.raises(DistilvecError) as told:
             read_corpus(address, tmp_path / "out")
         assert words in str(told.value)
-    with pytest.raises(DistilvecError, match="^ftp://host: the address holds a password") as told:
+    with pytest.raises(DistilvecError, match="^ftp://host: a corpus has an address with a password") as told:
         read_corpus("ftp://me:secret@host/texts.jsonl", tmp_path / "out")
     assert "secret" not in str(told.value)
     with pytest.raises(DistilvecError, match="images are read from files of this machine"):
         read_corpus(bucket, tmp_path / "out", modality="image")
+
+
+def test_what_is_not_read_is_said(tmp_path: Path, bucket: str, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("more.jsonl.bz2", "deep/more.jsonl", "c.jsonl"):
+        with fsspec.open(f"{bucket}/{name}", "w") as file:
+            file.write('{"body": "one more"}\n')
+    assert len(read_corpus(bucket, tmp_path / "out", text="body")) == len(TEXTS) + 1
+    assert f"{bucket}: 4 of its files are read; not README.md, deep, more.jsonl.bz2" in caplog.text
+
+
+@pytest.mark.parametrize("fault", [PermissionError(13, "Permission denied"), OSError(5, "Input/output error")])
+def test_faults_of_the_storage_are_not_told_of_the_disk(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, fault: OSError
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "get_file", broken)
+    with pytest.raises(EnvironmentProblem, match=rf"part-0\.jsonl: the storage cannot be used .*{fault.strerror}"):
+        read_corpus(bucket, tmp_path / "out", text="body", holdout=0.0)
+    fault.errno = 28
+    with pytest.raises(EnvironmentProblem, match="the file cannot be fetched .*Make room there"):
+        read_corpus(bucket, tmp_path / "out", text="body", holdout=0.0)
+
+
+def test_a_folder_is_read_from_its_own_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storages whose paths are written without the host, as FTP's and SFTP's are."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    class Far(LocalFileSystem):
+        protocol = "ftp"
+
+        def __init__(self, host: str, port: int, **more: object) -> None:
+            assert (host, port) == ("far.example", 2121)
+            super().__init__(**more)
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return urlsplit(path).path if "://" in path else path
+
+        @staticmethod
+        def _get_kwargs_from_urls(url: str) -> dict[str, object]:
+            return {"host": urlsplit(url).hostname, "port": urlsplit(url).port}
+
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "ftp", Far)
+    place = write(tmp_path / "sent")
+    (place / "a::b.jsonl").write_text('{"body": "one more"}\n')
+    corpus = read_corpus(f"ftp://far.example:2121{place}", tmp_path / "out", text="body", holdout=0.0)
+    assert corpus.texts() == ["one more", *TEXTS]
 
 
 def test_a_storage_that_breaks_off_is_said(tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,6 +166,15 @@ def test_invalid_storage_for_copies_is_refused(tmp_path: Path, url: str) -> None
         Recipe.build(sections)
 
 
+def test_a_password_in_the_address_of_copies_is_refused() -> None:
+    from distilvec.recipe import Recipe
+
+    sections = {"corpus": {"path": "t"}, "teachers": [{"model": "m"}], "student": {"model": "m"}}
+    with pytest.raises(DistilvecError, match="recipe: remote has an address with a password.*leave it out") as told:
+        Recipe.build({**sections, "remote": "sftp://me:secret@host/stores"})
+    assert "secret" not in str(told.value)
+
+
 def test_parts_are_uploaded_while_teaching(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import NamedTuple
 
 from distilvec.corpus.rows import Row
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import temporary
 from distilvec.storage import opened_storage
-from distilvec.system_errors import disk_problems
+from distilvec.system_errors import disk_problems, system_problem
 
 WHAT = "a corpus"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def find_files(url: str, is_read: Callable[[Path], bool]) -> tuple[list[str], str]:
-    """The addresses of the files that are read, in order of their names, and what changes when one of them does.
+class Files(NamedTuple):
+    """Files in a storage: their paths there by their addresses, what is not read, and what changes when they do."""
+
+    url: str
+    paths: dict[str, str]
+    left_out: list[str]
+    state: str
+
+
+def find_files(url: str, is_read: Callable[[Path], bool]) -> Files:
+    """The files that are read, in order of their names.
 
     Args:
         url: of a file, or of a folder of files; its sub-folders are not read, as on the disk.
@@ -30,24 +41,22 @@ def find_files(url: str, is_read: Callable[[Path], bool]) -> tuple[list[str], st
         DataError: nothing is there that can be read.
         EnvironmentProblem: the storage cannot be reached.
     """
-    parts = urlsplit(url)
-    if parts.password:
-        raise DistilvecError(
-            "the address holds a password, which recipes and reports would keep",
-            where=f"{parts.scheme}://{parts.hostname}",
-            remedy="Leave it out: the storage's package reads keys from the environment or from its own files.",
-        )
+    if url.startswith(("http://", "https://")):
+        raise DistilvecError("texts are not read from web addresses", where=url, remedy="Download the file first.")
     with opened_storage(url, WHAT) as (system, root):
         single = system.isfile(root)
         if not single and not system.exists(root):
             raise DataError("there is no such file or folder", where=url, remedy="Check the address.")
-        there = [root] if single else [each["name"] for each in system.ls(root, detail=True) if each["type"] == "file"]
-        paths = sorted(path for path in there if single or is_read(Path(path)))
-        marks = [_mark(system.info(path)) for path in paths]
-        addresses = [url] if single else [system.unstrip_protocol(path) for path in paths]
-    if not addresses:
+        there = {root: "file"} if single else {each["name"]: each["type"] for each in system.ls(root, detail=True)}
+        read = [path for path, kind in sorted(there.items()) if single or (kind == "file" and is_read(Path(path)))]
+        marks = [_mark(system.info(path)) for path in read]
+    # Not as the storage writes them: some leave the host out.
+    paths = {url if single else f"{url.rstrip('/')}/{Path(path).name}": path for path in read}
+    if not paths:
         raise DataError("no file in this folder can be read", where=url, remedy="Sub-folders are not read.")
-    return addresses, hashlib.blake2b("\n".join([*addresses, *marks]).encode(), digest_size=16).hexdigest()
+    state = hashlib.blake2b("\n".join([*paths, *marks]).encode(), digest_size=16).hexdigest()
+    names = sorted(Path(path).name for path in there.keys() - {*read, root})
+    return Files(url, paths, [name for name in names if not name.startswith(".")], state)
 
 
 def _mark(about: dict[str, object]) -> str:
@@ -55,7 +64,7 @@ def _mark(about: dict[str, object]) -> str:
     return repr(sorted((key, str(value)) for key, value in about.items() if key != "time" and "access" not in key))
 
 
-def fetched_rows(addresses: Sequence[str], folder: Path | None, read: Callable[[Path], Iterator[Row]]) -> Iterator[Row]:
+def fetched_rows(files: Files, folder: Path | None, read: Callable[[Path], Iterator[Row]]) -> Iterator[Row]:
     """The rows of files that are fetched one after the other; each lies on the disk while it is read.
 
     Args:
@@ -66,19 +75,26 @@ def fetched_rows(addresses: Sequence[str], folder: Path | None, read: Callable[[
         DataError: a file is damaged.
         EnvironmentProblem: the storage cannot be reached any more, or the disk is full.
     """
-    for address in addresses:
-        with _fetched(address, folder or Path(tempfile.gettempdir())) as file, _named(str(file), address):
+    for address, path in files.paths.items():
+        fetched = _fetched(files.url, address, path, folder or Path(tempfile.gettempdir()))
+        with fetched as file, _named(str(file), address):
             for row in read(file):
                 yield row._replace(file=address)
 
 
 @contextmanager
-def _fetched(address: str, folder: Path) -> Iterator[Path]:
+def _fetched(url: str, address: str, path: str, folder: Path) -> Iterator[Path]:
     with temporary(folder) as place:
-        file = place / Path(address).name
-        with opened_storage(address, WHAT) as (system, path), disk_problems("the file cannot be fetched", folder):
+        file = place / Path(path).name
+        with disk_problems("the file cannot be fetched", folder):
             place.mkdir()
-            system.get_file(path, str(file))
+        with opened_storage(url, WHAT, address) as (system, _):
+            try:
+                system.get_file(path, str(file))
+            except OSError as error:  # the same numbers come from the storage
+                if error.errno in _FULL or error.filename == str(file):
+                    raise system_problem(error, "the file cannot be fetched", folder) from error
+                raise
         yield file
 
 

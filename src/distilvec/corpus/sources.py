@@ -229,9 +229,7 @@ def _folder(path: Path, asked: Kind | None) -> Source:
     if not {file.suffix for file in files} & {*own}:
         _refuse_mixture(files, str(path))
     left = sorted(each.name for each in path.iterdir() if each not in files and not each.name.startswith("."))
-    if left:
-        shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-        logger.warning("%s: %d of its files are read; not %s", path, len(files), shown)
+    _tell_left_out(path, len(files), left)
     return _files(files, str(path), asked)
 
 
@@ -249,10 +247,8 @@ def _stored(url: str, asked: Kind | None, folder: Path | None) -> Source:
     """Files on object storage."""
     from distilvec.corpus.object_storage import fetched_rows, find_files
 
-    if url.startswith(("http://", "https://")):
-        raise DistilvecError("texts are not read from web addresses", where=url, remedy="Download the file first.")
-    addresses, state = find_files(url, lambda path: _is_read(path, ()))
-    paths = [Path(address) for address in addresses]
+    files = find_files(url, lambda path: _is_read(path, ()))
+    paths = [Path(address) for address in files.paths]
     kind = asked or _guessed(paths, url)
     if kind.binary:
         raise DistilvecError(
@@ -261,11 +257,17 @@ def _stored(url: str, asked: Kind | None, folder: Path | None) -> Source:
     _refuse_mixture(paths, url)
 
     def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
-        return fetched_rows(
-            addresses, folder, lambda file: _with_columns(read_file(file, columns, longest), columns, kind)
-        )
+        return fetched_rows(files, folder, lambda file: _with_columns(read_file(file, columns, longest), columns, kind))
 
-    return Source(url, state, rows, kind)
+    _tell_left_out(url, len(paths), files.left_out)
+    return Source(url, files.state, rows, kind)
+
+
+def _tell_left_out(where: str | Path, read: int, names: Sequence[str]) -> None:
+    """Warn of what lies in a folder and is not read."""
+    if names:
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        logger.warning("%s: %d of its files are read; not %s", where, read, shown)
 
 
 def _is_read(path: Path, own: Sequence[str]) -> bool:
