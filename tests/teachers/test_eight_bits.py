@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer
 
 import distilvec
 from distilvec.errors import DistilvecError, EnvironmentProblem
@@ -51,6 +54,14 @@ def test_a_run_says_what_it_changes(tiny_bert: Path, tmp_path: Path, sentences: 
     store = distilvec.teach(teacher, str(tmp_path / "texts.txt"), tmp_path / "out")
     assert len(store) == len(set(sentences[:60]))
     assert "small holds its weights in 8 bits" in caplog.text
+
+
+@pytest.mark.parametrize("load", ["int8", "split"])
+def test_a_table_of_word_vectors_has_nothing_to_hold_otherwise(tiny_bert: Path, tmp_path: Path, load: str) -> None:
+    pieces = Tokenizer.from_file(str(tiny_bert / "tokenizer.json"))
+    SentenceTransformer(modules=[StaticEmbedding(pieces, embedding_dim=16)], device="cpu").save(str(tmp_path))
+    with pytest.raises(DistilvecError, match=f"load: {load} has no effect on a model without layers. Leave it out"):
+        load_teacher(model=str(tmp_path), load=load)
 
 
 def test_adapters_and_a_missing_package_are_refused(

@@ -18,6 +18,7 @@ import pytest
 
 from distilvec.errors import DataError
 from distilvec.indexes import check_index
+from distilvec.recipe import Recipe
 from distilvec.recipe.places import find_files
 from distilvec.teachers import load_teacher
 from distilvec.teachers.vectors import VectorsTeacher
@@ -261,3 +262,15 @@ def test_no_other_column_stands_in_for_an_empty_one(tmp_path: Path, caplog: pyte
     with caplog.at_level("INFO"):
         load_teacher(vectors=str(file))
     assert 'the column "price" is taken for the vectors' in caplog.text
+
+
+def test_a_column_of_texts_is_no_folder_beside_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "body").mkdir()
+    (tmp_path / "own.txt").write_text("one\n")
+    (tmp_path / "v.jsonl").write_text('{"body": "one", "embedding": [0.5, 0.25]}\n')
+    monkeypatch.chdir(tmp_path)
+    for given, read in (("body", "body"), ("own.txt", str(tmp_path / "own.txt"))):
+        data = {"teachers": [{"vectors": "v.jsonl", "texts": given}], "corpus": {"path": "own.txt"}, "output": "out"}
+        (tmp_path / "r.json").write_text(json.dumps(data))
+        (section,) = Recipe.load(tmp_path / "r.json").teachers
+        assert section.texts == read and section.vectors == str(tmp_path / "v.jsonl")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.modules.blocks import find_transformer
 from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders
 from distilvec.modules.guarded import TRUST, lacks_pooler, no_questions, open_modules, open_writing
 from distilvec.modules.layouts import is_model2vec, is_nomic_moe, is_vision
@@ -145,7 +146,7 @@ def open_model(
     if is_model2vec(folder):
         from distilvec.modules.model2vec import open_model2vec
 
-        return open_model2vec(folder, name=name, device=device)
+        return _check_load(load, open_model2vec(folder, name=name, device=device), name)
     arguments: dict[str, Any] = {"use_safetensors": True, "dtype": dtype, **_held(load)}
     if not trust_remote_code and lacks_pooler(folder):
         arguments["add_pooling_layer"] = False
@@ -164,6 +165,15 @@ def open_model(
     check_table(opened, name)
     put_promised(opened, folder, name)
     _try(opened, name)
+    return _check_load(load, opened, name)
+
+
+def _check_load(load: Load | None, opened: SentenceTransformer, name: str) -> SentenceTransformer:
+    """The model, unless it has no layers that could be held in another way."""
+    if load is not None and find_transformer(opened) is None:
+        raise DistilvecError(
+            f"load: {load} has no effect on a model without layers", where=name, remedy="Leave it out."
+        )
     return opened
 
 

@@ -65,6 +65,12 @@ def _absolute(value: Any, folder: Path) -> Any:
     return next((f"{p.absolute()}{column}" for p in (folder / name, Path(name)) if os.path.exists(p)), value)
 
 
+def _is_column(teacher: Any, key: str) -> bool:
+    """Tell whether a key names a column: `texts` does, unless it is written as a file, whatever is called so."""
+    named = teacher.get(key) if isinstance(teacher, dict) and key == "texts" else None
+    return isinstance(named, str) and not Path(named).suffix and os.sep not in named
+
+
 def find_files(data: dict[str, Any], folder: Path) -> None:
     """Make the paths of a recipe absolute where they exist, so that a saved recipe runs from anywhere."""
 
@@ -81,7 +87,8 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
     for source in sources_of(data.get("corpus")):
         replace(source, ("path",))
     for teacher in listed(data.get("teachers")):
-        replace(teacher, [key for kind in sections().values() for key in kind.paths])
+        of_teachers = [key for kind in sections().values() for key in kind.paths]
+        replace(teacher, [key for key in of_teachers if not _is_column(teacher, key)])
         if isinstance(teacher, dict) and isinstance(teacher.get("adapters"), list):
             teacher["adapters"] = [found(each) for each in teacher["adapters"]]
     for scorer in listed(data.get("scorers")):

@@ -69,7 +69,7 @@ def item_teacher(section: ModelSection, reading: Reading) -> Teacher:
 
 def _refuse_of_texts(section: ModelSection, modality: str) -> None:
     """Refuse keys that only a model of texts has a use for."""
-    for word in ("max_length", "pooling", "dtype", "prompt", "token_budget", "adapters", "causal"):
+    for word in ("max_length", "pooling", "dtype", "prompt", "token_budget", "adapters", "causal", "load"):
         if getattr(section, word) not in (None, "", []):
             raise DistilvecError(
                 f"{word} has no effect on a teacher of {modality}s", where=section.name, remedy="Leave it out."
