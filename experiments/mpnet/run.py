@@ -229,7 +229,7 @@ def mapped_row(made: Recipe, models: Path) -> dict[str, Any]:
     """all-MiniLM-L6-v2 with the linear map that fits a corpus best: training in the teacher's space starts so."""
     corpus, teacher, _ = taught(made)
     lines, student = corpus.texts(corpus.train_rows), encoder(demo_teacher())
-    vectors = [torch.from_numpy(np.asarray(read(lines))) for read in (student, teacher.encoder(corpus.modality))]
+    vectors = [torch.from_numpy(np.asarray(read(lines))) for read in (student, teacher.encoder(corpus))]
     mapped = RidgeMapped(student, ridge_map(*vectors).numpy().T)
     return {**size_of(Path(demo_teacher())), "texts": len(corpus), **likeness(mapped, models)}
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 from tests.functions import CountingFunction
 from tests.jobs import Job, tiny_recipe
 
 import distilvec
 from distilvec.flow.judge import choice_notes
 from distilvec.flow.run import run, train
-from distilvec.judging import RetrievalTask
+from distilvec.judging import ON_INDEX, CachedEncoder, RetrievalTask
 from distilvec.recipe import Recipe
 from distilvec.report import Record
 from distilvec.students import load_student
+from distilvec.teachers import load_teacher
 
 
 def test_speed_of_a_vectors_file_is_not_reported(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
@@ -62,6 +66,24 @@ def test_untrained_student_is_reported_without_the_map(tmp_path: Path, tiny_bert
     assert rows["untrained"].parameters is not None and rows["student"].parameters is not None
     assert rows["untrained"].parameters < rows["student"].parameters
     assert rows["untrained"].texts_per_second is None and rows["student"].texts_per_second
+
+
+def test_searches_on_the_teacher_s_index_have_a_row(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    pairs = [{"query": one, "document": other} for one, other in zip(sentences[100:140], sentences[140:180])]
+    judging = {"speed": False, "tasks": [{"name": "search", "kind": "retrieval", "test": pairs}]}
+    teachers = [{"name": "tiny", "model": str(tiny_bert), "dtype": "float32"}]
+    how: dict[str, Any] = {"method": {"name": "leaf"}, "judging": judging, "teachers": teachers}
+    found = run(tiny_recipe(tmp_path, tiny_bert, sentences[:90], **how))
+    rows = {row.name: row for row in found.record["scores"].models}
+    task = RetrievalTask.from_pairs("search", *zip(*((pair["query"], pair["document"]) for pair in pairs), strict=True))
+    student, teacher = load_student(tmp_path / "out/student"), load_teacher(model=str(tiny_bert), dtype="float32")
+    vectors = {"query": student.encode(task.queries), "document": teacher.encode(task.documents)}
+    both = SimpleNamespace(
+        encode=None, encode_query=lambda _: vectors["query"], encode_document=lambda _: vectors["document"]
+    )
+    score = task.score(CachedEncoder(both))
+    assert rows[ON_INDEX].scores["search"].value == pytest.approx(score.value, abs=0.03)  # stored in float16
+    assert ON_INDEX in (tmp_path / "out/report.md").read_text()
 
 
 def test_missing_table_of_compressed_forms_is_explained(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:

@@ -11,12 +11,15 @@ import numpy as np
 from tests.functions import CountingFunction, lengths
 from tests.jobs import Job, tiny_recipe
 from tests.teachers.serving import serving, vector
+from tests.tiny_models import build
 
 from distilvec.corpus import content_keys, read_corpus
 from distilvec.errors import DistilvecError
+from distilvec.flow.combine import CombinedTeacher
 from distilvec.flow.ray.ranks import teach_alone
 from distilvec.flow.run import train
 from distilvec.flow.teach import fill_store
+from distilvec.judging import CachedEncoder
 from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
 from distilvec.teachers import load_teacher
@@ -90,10 +93,10 @@ def test_combined_teachers_embed_judged_texts_once(tmp_path: Path, tiny_bert: Pa
         teachers=[{"name": "one", "call": one.embed}, {"name": "two", "call": two.embed, "storage": "int8"}],
         combine="concatenate",
     )
-    first = Job(made).taught[0].encoder("text")
+    first = Job(made).taught[0].encoder(Job(made).corpus)
     vectors = first(sentences[100:140])
     asked = one.asked, two.asked
-    again = Job(made).taught[0].encoder("text")
+    again = Job(made).taught[0].encoder(Job(made).corpus)
     np.testing.assert_array_equal(again(sentences[100:140]), vectors)
     probes = one.asked - asked[0], two.asked - asked[1]
     assert max(probes) < 20, "only a few, to see how wide its vectors are"
@@ -156,3 +159,26 @@ def test_teaching_stops_between_attempts_of_a_function(tmp_path: Path) -> None:
     store = SignalStore.create(tmp_path / "store", teacher.card, 3)
     told = fill_store(store, teacher, corpus, stop=lambda: sum(slept) > 2)
     assert told.taught == 2 and 2 < sum(slept) <= 3 and max(slept) <= 0.5
+
+
+def test_the_teacher_is_judged_behind_the_prompts_that_it_taught_with(tmp_path: Path, tiny_bert: Path) -> None:
+    rows = [{"a": f"what is number {n}", "b": f"it is the number {n}"} for n in range(40)]
+    parts = [{"path": rows, "name": "p", "prompt": ["query: ", "passage: "]}]
+    corpus = {"parts": parts, "text": ["a", "b"], "holdout": 0.3}
+    made = Job(tiny_recipe(tmp_path, tiny_bert, None, corpus=corpus, method={"name": "mse"}))
+    encoder, teacher = made.taught[0].encoder(made.corpus), made.taught[0].teacher
+    asked, told = ["what is number 3", "who is it"], ["it is the number 3", "it is he"]
+    for found, texts in ((encoder.query(asked), asked), (encoder.document(told), told)):
+        prompt = "query: " if texts is asked else "passage: "
+        np.testing.assert_allclose(found, teacher.encode([prompt + text for text in texts]), atol=2e-3)
+    np.testing.assert_allclose(encoder(asked), teacher.encode(asked), atol=1e-6)
+
+
+def test_combined_teachers_keep_their_own_sides(tmp_path: Path, tiny_bert: Path) -> None:
+    teachers = [load_teacher(model=str(build("qwen3", tmp_path / "qwen3"))), load_teacher(model=str(tiny_bert))]
+    both = CombinedTeacher(teachers, [1.0, 1.0], "concatenate")
+    assert both.has_side("query") and not both.has_side("document")
+    expected = both.combined([teacher.encode_query(TEXTS) for teacher in teachers])
+    np.testing.assert_array_equal(CachedEncoder(both).query(TEXTS), expected)
+    assert np.abs(expected - both.encode(TEXTS)).max() > 0.01
+    np.testing.assert_array_equal(CachedEncoder(both).document(TEXTS), both.encode(TEXTS))

@@ -61,7 +61,7 @@ def choose(
         raise DistilvecError(f"keep is {keep:g}, a share in (0, 1] is wanted", where="plan", remedy="For example 0.95.")
     recipe, corpus, few, taught = planned(recipe, sample)
     tasks = judging_tasks(recipe, corpus, named_tasks(recipe))
-    encoder = taught[0].encoder(corpus.modality)
+    encoder = taught[0].encoder(corpus)
     with_tasks = bool(tasks) and knows_tasks(taught[0], encoder, tasks)
     judged = None
     if with_tasks:

@@ -229,7 +229,7 @@ class Bench:
         models: dict[str, Any] = {}
         teacher = None if first is None else first.teacher
         if first is not None and teacher is not None:
-            encoder = first.encoder(one.corpus.modality)
+            encoder = first.encoder(one.corpus)
             if knows_tasks(first, encoder, self.tasks):
                 models[teacher.card.name] = encoder
         models[UNTRAINED] = untrained

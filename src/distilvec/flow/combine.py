@@ -89,6 +89,18 @@ class CombinedTeacher(Teacher):
         """bool [n]: whether all teachers have something for each item."""
         return np.logical_and.reduce([teacher.has(texts) for teacher in self.teachers])
 
+    def has_side(self, side: str) -> bool:
+        """Tell whether one of the teachers reads this side with a prompt of its own."""
+        return any(teacher.has_side(side) for teacher in self.teachers)
+
+    def encode_query(self, texts: Sequence[str]) -> np.ndarray:
+        """float32 [n, D] of search queries, each teacher with its own prompt for them."""
+        return self.combined([teacher.encode_query(texts) for teacher in self.teachers])
+
+    def encode_document(self, texts: Sequence[str]) -> np.ndarray:
+        """float32 [n, D] of documents to be found, each teacher with its own prompt for them."""
+        return self.combined([teacher.encode_document(texts) for teacher in self.teachers])
+
     def combined(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
         """float32 [n, D_k] each -> [n, D]; rows of NaN stay."""
         units = [each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-12) for each in vectors]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from distilvec.files import read_record
 from distilvec.flow.teach import Taught
 from distilvec.judging import (
     FREE,
+    ON_INDEX,
     TRAINED,
     UNTRAINED,
     CachedEncoder,
@@ -169,7 +171,7 @@ def judge_all(
     """
     untrained, shipped = students
     start, first = CachedEncoder(untrained), lessons.first
-    encoders = [(each, each.encoder(corpus.modality)) for each in lessons.taught]
+    encoders = [(each, each.encoder(corpus)) for each in lessons.taught]
     models: dict[str, Any] = {encoder.name: encoder for each, encoder in encoders if knows_tasks(each, encoder, tasks)}
     models[UNTRAINED] = start
     if fitted.free_map:
@@ -192,7 +194,21 @@ def judge_all(
         shared_space=shared,
     )
     timed = {**timed, TRAINED: shipped} if recipe.judging.speed else {}
-    return judge_run(models, tasks, compared, with_agreement=recipe.judging.agreement, timed=timed)
+    verdict = judge_run(models, tasks, compared, with_agreement=recipe.judging.agreement, timed=timed)
+    if shared and compared.teacher in models and verdict.judged is not None:
+        found = _on_index(CachedEncoder(shipped), models[compared.teacher], tasks)
+        verdict.judged.scores |= found
+    return verdict
+
+
+def _on_index(student: CachedEncoder, teacher: CachedEncoder, tasks: Sequence[JudgingTask]) -> dict[str, Any]:
+    """The scores of the student's queries among the teacher's documents, on the searches; empty without any."""
+    from distilvec.judging import RetrievalTask, judge
+
+    # The texts of a task with prompts of its own are asked for as such, so that sides cannot be told apart.
+    searches = [task for task in tasks if isinstance(task, RetrievalTask) and task.begin is None]
+    both = SimpleNamespace(encode=student, encode_query=student.query, encode_document=teacher.document)
+    return judge({ON_INDEX: both}, searches).scores if searches else {}
 
 
 def knows_tasks(taught: Taught, encoder: CachedEncoder, tasks: Sequence[Any]) -> bool:

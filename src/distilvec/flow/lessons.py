@@ -145,7 +145,7 @@ def ask_teacher(tasks: Sequence[JudgingTask], lessons: Lessons, corpus: Corpus) 
     if not lessons.first.teacher.can.made:
         from distilvec.judging import settle_tasks
 
-        settle_tasks(tasks, lessons.first.encoder(corpus.modality))
+        settle_tasks(tasks, lessons.first.encoder(corpus))
 
 
 def held_out_rows(corpus: Corpus, first: Taught | None, limit: int = HELD_OUT) -> np.ndarray:

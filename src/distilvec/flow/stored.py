@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -23,18 +24,42 @@ class StoredTeacher:
     its own: it may cost money, and the statistics of what is taught are of the corpus alone.
 
     Args:
-        store: with vectors of it.
+        store: with vectors of it; None = it is asked for all.
         modality: of the items.
+        prompts: of the corpus, by name: a side that the teacher lacks is read behind the prompt of that name.
     """
 
-    def __init__(self, teacher: Teacher, store: SignalStore, modality: str) -> None:
-        self.teacher, self.store, self.modality = teacher, store, modality
+    def __init__(
+        self,
+        teacher: Teacher,
+        store: SignalStore | None,
+        modality: str,
+        prompts: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.teacher, self.store, self.modality, self.prompts = teacher, store, modality, prompts
         self.model = teacher.model
-        self.has_side, self.encode_query = teacher.has_side, teacher.encode_query
-        self.encode_document = teacher.encode_document
+
+    def has_side(self, side: str) -> bool:
+        """Tell whether queries or documents are read in another way than texts as such."""
+        return self.teacher.has_side(side) or bool(self.prompts.get(side))
+
+    def encode_query(self, texts: Sequence[str]) -> np.ndarray:
+        """float32 [n, D] of search queries."""
+        own = self.teacher.has_side("query")
+        return self.teacher.encode_query(texts) if own else self._prompted("query", texts)
+
+    def encode_document(self, texts: Sequence[str]) -> np.ndarray:
+        """float32 [n, D] of documents to be found."""
+        own = self.teacher.has_side("document")
+        return self.teacher.encode_document(texts) if own else self._prompted("document", texts)
+
+    def _prompted(self, side: str, texts: Sequence[str]) -> np.ndarray:
+        return self.encode([self.prompts.get(side, "") + text for text in texts])
 
     def encode(self, items: Sequence[str]) -> np.ndarray:
         """float32 [n, D]."""
+        if self.store is None:
+            return np.asarray(self.teacher.encode(items))
         try:
             keys = content_keys(items, modality=self.modality)
         except DataError:  # an item of a task that is no molecule, which a model of texts reads all the same
@@ -64,6 +89,7 @@ class StoredTeacher:
     def _kept(self, items: Sequence[str]) -> np.ndarray:
         """Return what is kept of items that the store lacks; what is not is asked, and kept."""
         card = self.teacher.card
+        assert self.store is not None
         kept = SignalStore.create(self.store.path / _BESIDE, card, card.width, "float32")
         keys = content_keys(items, modality=self.modality)
 

@@ -62,19 +62,19 @@ class Taught:
     wanted: Wanted = NOTHING
     weight: float = 1.0
 
-    def encoder(self, modality: str) -> CachedEncoder:
+    def encoder(self, corpus: Corpus) -> CachedEncoder:
         """The teacher as it is judged: what its store holds is neither encoded nor paid again.
 
-        But for what a model's store holds rounded to eight bits, which is encoded again.
+        But for what a model's store holds rounded to eight bits, which is encoded again. Queries and documents begin
+        with the prompts of the corpus, with which it taught.
         """
         from distilvec.flow.stored import StoredTeacher
         from distilvec.judging import CachedEncoder
 
         card = self.teacher.card
         rounded = self.store.dtype == "int8" and not self.teacher.can.paid
-        return CachedEncoder(
-            self.teacher if rounded else StoredTeacher(self.teacher, self.store, modality), name=card.name
-        )
+        stored = StoredTeacher(self.teacher, None if rounded else self.store, corpus.modality, corpus.prompts)
+        return CachedEncoder(stored, name=card.name)
 
     def info_on(self, corpus: Corpus) -> TeacherInfo:
         """As `info`, with the statistics of this corpus' vectors: what else was ever taught into the store (by another

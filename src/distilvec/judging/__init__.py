@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from distilvec.judging.spec import TaskSpec
     from distilvec.judging.suite import Judgement, judge
     from distilvec.judging.tasks import JudgingTask, settle_tasks
-    from distilvec.judging.verdict import FREE, TRAINED, UNTRAINED, HeldOutTexts, Verdict, judge_run
+    from distilvec.judging.verdict import FREE, ON_INDEX, TRAINED, UNTRAINED, HeldOutTexts, Verdict, judge_run
 
 __all__ = [
     "FREE",
+    "ON_INDEX",
     "TRAINED",
     "UNTRAINED",
     "CachedEncoder",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Names of the rows that every report has, beside the teacher's.
 UNTRAINED, FREE, TRAINED = "untrained student", "free baseline", "student"
+#: The student's queries among the teacher's documents, where both share a space.
+ON_INDEX = "student on the teacher's index"
 #: Held-out items that student and teacher are compared on, at least.
 FEWEST = 20
 #: Texts that throughput is measured on.
