@@ -88,6 +88,43 @@ def test_micro_batches_count_as_what_is_in_them(
         torch.testing.assert_close(made[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
+def test_micro_batches_count_as_the_items_that_have_a_lesson(home: Path, tmp_path: Path) -> None:
+    class Gaps:
+        """A teacher that lacks most of the shorter texts, which micro-batches of like lengths bring together."""
+
+        def __init__(self, source: Any, lengths: np.ndarray) -> None:
+            self.source, self.lengths = source, lengths
+
+        def fetch(self, rows: Any) -> dict[str, Any]:
+            signals = self.source.fetch(rows)
+            lacks = torch.from_numpy((self.lengths[np.asarray(rows)] < 12) & (np.asarray(rows) % 4 > 0))
+            return {**signals, "present": signals["present"] & ~lacks}
+
+    made = []
+    for size, batches in ((12, 1), (4, 3)):
+        parts = assemble(home, "cosine", "still", rows=12)
+        parts.collator.sources = [Gaps(parts.collator.sources[0], parts.collator.tokens.lengths)]
+        training = {"batch_size": size, "gradient_accumulation_steps": batches, "optim": "sgd", "max_grad_norm": 0.0}
+        loop = parts.loop(tmp_path / str(size), training, {"lr": 0.1})
+        counts = [int(batch["teachers"][0]["present"].sum()) for batch in parts.batches(size)]
+        loop.train()
+        made.append(parts.state())
+    assert len(set(counts)) > 1 and loop.steps == 1, counts
+    for name, value in made[0].items():
+        torch.testing.assert_close(made[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_a_start_that_nothing_betters_is_the_best(home: Path, tmp_path: Path) -> None:
+    scores = iter([0.9, 0.5, 0.4, 0.3])
+    given = {"evaluate_every": 2, "best": "score", "eval_on_start": True, "save_total_limit": 1}
+    parts, fitted = run(home, tmp_path, evaluate=lambda *_: {"score": next(scores)}, **given)
+    before = jobs.parts(home)["student"].state_dict()
+    assert all(torch.equal(value, before[name]) for name, value in parts["student"].state_dict().items())
+    again, fitted = run(home, tmp_path, resume=True, evaluate=lambda *_: {"score": 0.0}, **given)
+    assert all(torch.equal(value, before[name]) for name, value in again["student"].state_dict().items())
+    assert fitted.steps == 5
+
+
 def test_gradients_that_are_not_clipped_are_only_measured(home: Path, tmp_path: Path) -> None:
     made = assemble(home, "cosine")
     loop = made.loop(tmp_path, {"max_steps": 2, "max_grad_norm": 0.0, "logging_steps": 1}, {"lr": 1e-3})

@@ -167,7 +167,7 @@ def read_state(checkpoint: Path) -> State:
             state = State.model_validate_json(read_small(file, _LONGEST_STATE))
         except ValidationError as error:
             raise ValueError(first_problem(error)) from error
-        if state.global_step != step_of(checkpoint) or not state.global_step:
+        if state.global_step != step_of(checkpoint):
             raise ValueError(f"its state is of step {state.global_step}")
     return state
 

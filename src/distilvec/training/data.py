@@ -112,10 +112,12 @@ class Collator:
 
 
 def amount(batch: dict[str, Any]) -> tuple[int, int]:
-    """Count the items of a micro-batch, and its tokens of answers, by which it is weighted if there are any."""
-    mask = batch["features"].get("answer_mask")
+    """Count the items of a micro-batch, and what it is weighted by if there is any of it: tokens of answers, or the
+    items that teachers have lessons for, of which a loss is a mean.
+    """
+    mask, items = batch["features"].get("answer_mask"), len(batch["rows"])
     if mask is None:
-        return len(batch["rows"]), 0
+        return items, sum(int(each["present"].sum()) for each in batch["teachers"])
     from distilvec.modules.causal import answer_places
 
-    return len(batch["rows"]), int(answer_places(mask)[1].sum())
+    return items, int(answer_places(mask)[1].sum())

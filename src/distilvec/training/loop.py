@@ -132,8 +132,8 @@ class Loop:
         if self.training.report_to:
             self.log.open_trackers(self.training, self.section)
         try:
-            if self.training.eval_on_start and checkpoint is None:
-                self._evaluate()
+            if self.training.eval_on_start and checkpoint is None and self._evaluate():
+                self._save()  # the start may stay the best
             while not self._is_over():
                 self._run_epoch()
             self._finish()
@@ -212,7 +212,7 @@ class Loop:
         amounts = torch.tensor([amount(batch) for batch in window], dtype=torch.float64)
         if len(window) > 1 and world_size() > 1:
             amounts = ranks.sum_over_ranks(amounts.to(self.device)).cpu()
-        counted = amounts[:, 1 if amounts[:, 1].sum() > 0 else 0]  # tokens of answers, or items
+        counted = amounts[:, 1 if amounts[:, 1].sum() > 0 else 0]  # see `amount`
         shares = (counted / counted.sum()).tolist()
         for number, (inputs, share) in enumerate(zip(window, shares, strict=True), 1):
             loss = self.micro_step(on_device(inputs, self.device), share, last=number == len(window))
