@@ -376,12 +376,14 @@ def is_finished(place: Path) -> bool:
 
 
 def set_aside(place: Path) -> None:
-    """Move the student and the report of an earlier run out of the way of another recipe's, or of another corpus'."""
+    """Move student, exports and report of an earlier run out of the way of another recipe's, or of another corpus'."""
     if not (place / "student").exists():
         return
     before = next(each for n in count(1) if not (each := place / f"before-{n}").exists())
     before.mkdir()
-    names = ("router", "figures", "report.md", "report.html", "report.json", "run.jsonl", "student", "recipe.yaml")
+    exports = [file.parent.name for file in place.glob("*/distilvec_onnx.json")]  # of the student that goes
+    reports = ("report.md", "report.html", "report.json", "run.jsonl")
+    names = ("router", "figures", *exports, *reports, "student", "recipe.yaml")
     update(before, {"output": names})
     for name in names:  # the student late and the recipe last: after a kill the rest is still seen to be in the way
         if (place / name).exists():

@@ -15,6 +15,7 @@ from tests.jobs import tiny_recipe
 import distilvec
 from distilvec import folders
 from distilvec.errors import DistilvecError
+from distilvec.export import export_onnx, load_onnx
 from distilvec.files import alone_in
 from distilvec.flow.output import output_folder
 from distilvec.flow.run import run, train
@@ -98,6 +99,7 @@ def test_run_on_another_corpus_moves_the_first_run_away(tmp_path: Path, tiny_ber
         own.embed, student=str(tiny_bert), corpus=sentences[:60], method="cosine", output=tmp_path / "out", **sections
     )
     student = (first.folder / "student" / "model.safetensors").read_bytes()
+    export_onnx(first.folder / "student", tmp_path / "out" / "onnx", texts=sentences[:8])
     distilvec.train(
         own.embed,
         student=str(tiny_bert),
@@ -109,6 +111,7 @@ def test_run_on_another_corpus_moves_the_first_run_away(tmp_path: Path, tiny_ber
     before = tmp_path / "out" / "before-1"
     assert (before / "student" / "model.safetensors").read_bytes() == student and (before / "report.json").is_file()
     assert not (tmp_path / "out" / "report.json").exists()
+    assert load_onnx(before / "onnx").encode(["a text"]).shape == (1, 32) and not (tmp_path / "out" / "onnx").exists()
     distilvec.train(
         own.embed,
         student=str(tiny_bert),
