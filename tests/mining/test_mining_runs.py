@@ -14,6 +14,7 @@ from tests.functions import lengths
 from tests.store.rows import CARD, VECTORS
 
 import distilvec
+from distilvec.corpus import Corpus
 from distilvec.flow import mine as mining
 from distilvec.mining.sides import Side
 from distilvec.recipe import Recipe
@@ -111,7 +112,7 @@ def test_equal_pairs_count_as_one_answer(tmp_path: Path) -> None:
     with store.writer() as writer:
         writer.add(*(values[:4] for values in (np.unique(keys, axis=0), VECTORS)))
     store.refresh()
-    corpus: Any = SimpleNamespace(groups=np.arange(10) // 2, roles=np.arange(10) % 2, teacher_keys=keys)
+    corpus: Any = SimpleNamespace(groups=np.arange(10) // 2, roles=np.arange(10) % 2, teacher_keys=keys, prompts={})
     side = Side(corpus, store, np.arange(10), None)
     asked = side.block(side.asked)
     pairs_met = list(zip(asked.rows.tolist(), asked.own.tolist(), strict=True))
@@ -124,3 +125,35 @@ def test_held_out_pairs_with_trained_answers_are_counted(tmp_path: Path) -> None
     assert found.unknown == 0 < found.shared == found.none
     assert f"{found.shared} held-out pairs are without because other pairs" in found.text()
     assert "no vector" not in found.text()
+
+
+def test_texts_behind_prompts_are_recognised(tmp_path: Path) -> None:
+    """The query's own text, its answer among further documents, and held-out texts, whatever stands before them."""
+    pairs = [{"q": f"text {n}", "d": f"text {n + 1}"} for n in range(40)]
+    pairs += [{"q": f"question {n}", "d": f"answer {n}"} for n in range(40)]
+    for name, rows in (("pairs", pairs), ("more", [{"text": pair["d"]} for pair in pairs])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    part = {"path": str(tmp_path / "pairs.jsonl"), "name": "p", "prompt": ["query: ", "passage: "]}
+    recipe = Recipe.build(
+        {
+            "corpus": {"parts": [part], "text": ["q", "d"], "holdout": 0.3},
+            "teachers": [{"name": "lengths", "call": "tests.functions:lengths"}],
+            "mining": {
+                "documents": {"path": str(tmp_path / "more.jsonl")},
+                "negatives": 70,
+                "relative_margin": None,
+                "duplicates": None,
+            },
+            "output": str(tmp_path / "out"),
+        }
+    )
+    found = mining.mine_recipe(recipe)
+    corpus = Corpus.open(tmp_path / "out/corpus")
+    train = np.asarray(corpus.train_rows)
+    queries, held = set(corpus.bare(train[corpus.roles[train] == 0])), set(corpus.bare(corpus.holdout_rows))
+    apart = set(corpus.bare(np.delete(np.arange(len(corpus)), train)))
+    assert found.left_out == len(apart & {pair["d"] for pair in pairs})
+    for query, answer, *negatives in mined(found.file):
+        there = [text for text in negatives if text]
+        assert not {query, answer} & {*there} and len({*there}) == len(there)
+        assert query not in queries or (len(there) > 30 and not held & {*there})

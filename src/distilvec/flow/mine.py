@@ -99,6 +99,7 @@ def further_documents(recipe: Recipe, work: Path) -> Corpus | None:
 
 def _digest(recipe: Recipe, corpus: Corpus, further: Corpus | None, teacher: Teacher) -> str:
     """Hash all that decides which negatives are found."""
+    prompted = bool(corpus.prompts or (further is not None and further.prompts))
     return fingerprint(
         corpus.fingerprint,
         [len(corpus.train_rows), len(corpus.holdout_rows), *_on_neither_side(corpus)],
@@ -107,6 +108,7 @@ def _digest(recipe: Recipe, corpus: Corpus, further: Corpus | None, teacher: Tea
         [recipe.teachers[0].storage, recipe.training.seed, QUERIES, DOCUMENTS],
         recipe.mining.model_dump(mode="json", exclude={"documents"}),
         text_columns(recipe),
+        *(["equal without prompts"] if prompted else []),  # mined before, with prompts as part of the texts
     )
 
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from distilvec.corpus import Corpus
 from distilvec.corpus.groups import companion_rows
+from distilvec.corpus.keys import content_keys
+from distilvec.corpus.lazy import LazyTexts
 from distilvec.judging.tasks import unit
 from distilvec.mining.choosing import QueryBlock
 from distilvec.store import SignalStore
@@ -32,15 +34,20 @@ class Collection:
     order: np.ndarray
 
     @classmethod
-    def of(cls, store: SignalStore, keys: np.ndarray, places: np.ndarray) -> Collection:
-        """Those with these keys uint8 [n, 16], which stand at these places int64 [n]; without those of no vector."""
-        words, first = np.unique(_words(keys), return_index=True)
-        rows = store.rows(keys[first])
+    def of(cls, store: SignalStore, keys: np.ndarray, vectors: np.ndarray, places: np.ndarray) -> Collection:
+        """Those with these keys uint8 [n, 16], whose vectors have these ones; without those of no vector.
+
+        Args:
+            places: int64 [n], where they stand.
+        """
+        rows = store.rows(vectors)
         known = rows >= 0
-        by_row = np.argsort(rows[known])
+        words, first = np.unique(_words(keys[known]), return_index=True)
+        rows = rows[known][first]
+        by_row = np.argsort(rows)
         number = np.empty(len(by_row), np.int64)
         number[by_row] = np.arange(len(by_row))
-        return cls(store, rows[known][by_row], places[first][known][by_row], words[known], number)
+        return cls(store, rows[by_row], places[known][first][by_row], words, number)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -56,6 +63,13 @@ class Collection:
     def read(self, numbers: np.ndarray) -> np.ndarray:
         """float32 [n, D], of unit length."""
         return unit(self.store.read(self.rows[numbers]))
+
+
+def _text_keys(corpus: Corpus) -> np.ndarray:
+    """Keys uint8 [n, 16] of the texts without their prompts, with which a text would be another one on each side."""
+    if not corpus.prompts:
+        return np.asarray(corpus.teacher_keys)
+    return content_keys(LazyTexts(corpus.bare, range(len(corpus))))
 
 
 def _words(keys: np.ndarray) -> np.ndarray:
@@ -109,23 +123,25 @@ class Side(Pairs):
         super().__init__(corpus, rows)
         self.left_out = 0
         documents = rows[np.asarray(corpus.roles)[rows] != 0]
-        keys = [corpus.teacher_keys[documents]]
-        places = [documents]
+        # Vectors are found by what the teacher reads, equal texts by what they are without a prompt.
+        texts, read = _text_keys(corpus), corpus.teacher_keys
+        keys, vectors, places = [texts[documents]], [read[documents]], [documents]
         if further is not None:
-            others = np.delete(np.asarray(corpus.teacher_keys), rows, axis=0)
-            apart = np.isin(_words(np.asarray(further.teacher_keys)), _words(others))
+            more = _text_keys(further)
+            apart = np.isin(_words(more), _words(np.delete(texts, rows, axis=0)))
             self.left_out = int(apart.sum())
-            keys.append(np.asarray(further.teacher_keys)[~apart])
+            keys.append(more[~apart])
+            vectors.append(np.asarray(further.teacher_keys)[~apart])
             places.append(len(corpus) + np.flatnonzero(~apart))
-        self.documents = Collection.of(store, np.concatenate(keys), np.concatenate(places))
-        self._store, self._keys = store, corpus.teacher_keys[self.anchors]
-        self._vectors = store.rows(self._keys)
-        self._positive = self.documents.numbers(corpus.teacher_keys[self.positives])
+        self.documents = Collection.of(store, *(np.concatenate(each) for each in (keys, vectors, places)))
+        self._store, self._keys = store, texts[self.anchors]
+        self._vectors = store.rows(read[self.anchors])
+        self._positive = self.documents.numbers(texts[self.positives])
         self.known = (self._vectors >= 0) & (self._positive >= 0)
         lost = np.flatnonzero((self._vectors >= 0) & (self._positive < 0))
         self.shared = np.zeros(len(self.anchors), bool)
-        self.shared[lost] = store.rows(corpus.teacher_keys[self.positives[lost]]) >= 0
-        had = self.documents.numbers(corpus.teacher_keys[self.given.clip(0).reshape(-1)]).reshape(self.given.shape)
+        self.shared[lost] = store.rows(read[self.positives[lost]]) >= 0
+        had = self.documents.numbers(texts[self.given.clip(0).reshape(-1)]).reshape(self.given.shape)
         self._had = np.where(self.given < 0, -1, had)
         #: Which of the anchors can be asked; in the order of their vectors.
         self.asked = np.flatnonzero(self.known)
