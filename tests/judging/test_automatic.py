@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 from distilvec.corpus import Corpus, read_corpus
+from distilvec.corpus.keys import PAIR
+from distilvec.corpus.sources import Part
 from distilvec.judging import JudgingTask, automatic_tasks
 from distilvec.judging.automatic import halves
 
@@ -75,6 +78,24 @@ def test_halves_share_no_text_where_texts_recur(tmp_path: Path, texts: list[str]
     assert {text for text in asked if text in first or text in second} == asked
     every = corpus.texts(corpus.holdout_rows)
     assert all((first + second).count(text) == every.count(text) for text in asked), "all pairs of one question"
+
+
+def test_halves_share_no_text_behind_prompts_roles_and_in_joint_pairs(tmp_path: Path, texts: list[str]) -> None:
+    pairs = [{"q": a, "d": b} for a, b in pairwise(texts)]
+    single = [{"text": text, "role": role} for text in texts for role in ("query", "document")]
+    joint = [{"a": texts[row // 4], "b": text} for row, text in enumerate(texts)]
+    corpora: list[tuple[Any, dict[str, Any]]] = [
+        ([Part(pairs, "p", prompt=["query: ", "passage: "])], {"text": ["q", "d"]}),
+        ([Part([{"text": text} for text in texts], name, prompt=f"{name}: ") for name in "pq"], {}),
+        (single, {"role": "role"}),
+        (joint, {"text": ["a", "b"], "joint": True}),
+    ]
+    for number, (source, options) in enumerate(corpora):
+        corpus = read_corpus(source, tmp_path / str(number), holdout=0.4, **options)
+        one, other = (
+            {text.split(PAIR)[0] for text in half.bare(np.asarray(half.holdout_rows))} for half in halves(corpus)
+        )
+        assert len(one) > 3 and len(other) > 3 and not one & other, (number, len(one & other))
 
 
 def test_scores_give_a_regression_and_whole_numbers_classes(tmp_path: Path, texts: list[str]) -> None:

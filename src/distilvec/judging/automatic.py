@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distilvec.corpus.keys import first_of_equal
+from distilvec.corpus.keys import PAIR, content_keys, first_of_equal
+from distilvec.corpus.lazy import LazyTexts
 from distilvec.corpus.split import leaking
 from distilvec.evenly import sampled_rows
 from distilvec.judging.tasks import JudgingTask
@@ -72,13 +73,23 @@ def halves(corpus: Corpus) -> tuple[Corpus, Corpus]:
     rows = np.asarray(corpus.holdout_rows)
     whole = rows if corpus.groups is None else np.asarray(corpus.groups)[rows]
     _, first, place = np.unique(whole, return_index=True, return_inverse=True)
-    same = first_of_equal(corpus.keys, rows[first])
+    keys = _text_keys(corpus, rows)
+    same = first_of_equal(keys, first)
     known, numbers = np.unique(same[place], return_inverse=True)
     second = np.random.default_rng(0).permutation(len(known))[numbers] % 2 == 1
     one, other = copy.copy(corpus), copy.copy(corpus)
-    one.holdout_rows, other.holdout_rows = rows[~second], rows[second]
-    one.holdout_rows = one.holdout_rows[~leaking(corpus.keys, other.holdout_rows, one.holdout_rows)]
+    left, right = np.flatnonzero(~second), np.flatnonzero(second)
+    one.holdout_rows, other.holdout_rows = rows[left[~leaking(keys, right, left)]], rows[right]
     return one, other
+
+
+def _text_keys(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
+    """Keys uint8 [n, 16] by which items are equal whatever their prompt, role or, of joint pairs, second text is."""
+    roles = corpus.roles is not None and corpus.groups is None
+    if not corpus.kind.folded and not roles:  # their keys say the same, and images would be read again
+        return np.asarray(corpus.keys[rows])
+    texts = LazyTexts(corpus.bare, rows)
+    return content_keys((text.partition(PAIR)[0] for text in texts), modality=corpus.modality)
 
 
 def _label_probe(corpus: Corpus) -> JudgingTask | None:
