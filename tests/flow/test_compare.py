@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.functions import lengths
 from tests.jobs import Job, identity_of, tiny_recipe
 
-from distilvec.corpus import Corpus
+from distilvec.corpus import Corpus, read_corpus
 from distilvec.errors import DistilvecError, DivergedError
 from distilvec.flow import bench
 from distilvec.flow import compare as comparison
 from distilvec.flow.compare import compare
 from distilvec.flow.prepare import Prepared
 from distilvec.flow.variants import variants_of
-from distilvec.judging import NeighbourTask
+from distilvec.judging import CachedEncoder, NeighbourTask
 from distilvec.judging.automatic import automatic_tasks, halves
 from distilvec.recipe import Recipe
 
@@ -258,6 +259,23 @@ def test_rates_are_not_chosen_on_the_items_that_are_judged(
     few.corpus.holdout = 0.25
     with pytest.raises(DistilvecError, match=r"^corpus\.holdout: .*--tune"):
         compare(few, ["cosine"], seeds=1, tune=True)
+
+
+def test_neighbours_are_those_of_what_the_teacher_reads(tiny_bert: Path, tmp_path: Path) -> None:
+    rows = [{"text": f"fremd {number}", "english": f"{'a' * (1 + number % 9)} e{number}"} for number in range(90)]
+    corpus = read_corpus(rows, tmp_path / "corpus", teacher_text="english", holdout=0.4)
+    recipe = make_recipe(tmp_path, tiny_bert, tmp_path)
+    recipe.corpus.label = None
+    (task,) = bench.compared_tasks(recipe, corpus, [])
+    asked: list[str] = []
+
+    def teacher(texts: list[str]) -> np.ndarray:
+        asked.extend(texts)
+        return lengths(texts)
+
+    task.settle(CachedEncoder(teacher))
+    held = np.asarray(corpus.holdout_rows)
+    assert set(asked) == set(corpus.teacher_texts(held)) and set(task.texts()) == set(corpus.texts(held))
 
 
 def test_method_words(data: Path, tiny_bert: Path, tmp_path: Path) -> None:

@@ -323,12 +323,16 @@ def compared_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask])
     if supervises(recipe) and not named:
         return []
     tasks = judging_tasks(recipe, corpus, named)
-    texts = corpus.texts(sampled_rows(distinct_rows(corpus.keys, corpus.holdout_rows), MOST_NEIGHBOURS))
+    rows = sampled_rows(distinct_rows(corpus.keys, corpus.holdout_rows), MOST_NEIGHBOURS)
+    texts = corpus.texts(rows)
     models = recipe.teachers and all(each.knows_all for each in recipe.teachers)
     if tasks or not corpus.kind.neighbours or not models or len(texts) < FEWEST_HELD_OUT:
         return tasks
     logger.info("the corpus has no labels or pairs: methods are judged by the teacher's neighbours of held-out texts")
-    return [NeighbourTask("neighbours", texts)]
+    task = NeighbourTask("neighbours", texts)
+    if corpus.teacher_keys is not corpus.keys:  # as it was taught; it may not know the student's language
+        task.teacher_texts = dict(zip(texts, corpus.teacher_texts(rows), strict=True))
+    return [task]
 
 
 def _nothing_to_judge_on(corpus: Corpus, *, halved: bool) -> DistilvecError:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from distilvec.corpus.keys import canonical
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging.encoder import CachedEncoder, Encode
 from distilvec.judging.retrieval import DEPTH, RetrievalTask
@@ -30,12 +32,16 @@ class NeighbourTask(RetrievalTask):
         max_items: cap on the documents, a seeded sample.
         max_queries: cap on the queries, a seeded sample.
 
+    Attributes:
+        teacher_texts: text -> what the teacher reads in its place, where that is another text.
+
     Raises:
         DataError: fewer documents than `depth` and one more.
         DistilvecError: a depth of less than 1, or of more than 100.
     """
 
     kind = "neighbours"
+    teacher_texts: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,
@@ -59,9 +65,9 @@ class NeighbourTask(RetrievalTask):
                 f"{len(kept)} different documents are too few to look for {depth} of them", where=f"task {name}"
             )
         asked = sampled(distinct(kept if queries is None else queries), max_queries, generator)
-        rows = {text: row for row, text in enumerate(kept)}
+        rows = {canonical(text): row for row, text in enumerate(kept)}
         # A query that is a document finds itself first in every model: that says nothing.
-        itself = [rows.get(text, -1) for text in asked]
+        itself = [rows.get(canonical(text), -1) for text in asked]
         pending = {row: {0: 1.0} for row in range(len(asked))}
         super().__init__(name, asked, kept, pending, domain=domain, seed=seed, own=itself)
         self.teacher, self.depth, self._settled = teacher, depth, False
@@ -110,7 +116,8 @@ class NeighbourTask(RetrievalTask):
 
     def _take_truth(self, teacher: Encode) -> None:
         documents, queries = (
-            unit(side(teacher, kind)(texts)) for kind, texts in (("document", self.documents), ("query", self.queries))
+            unit(side(teacher, kind)([self.teacher_texts.get(text, text) for text in texts]))
+            for kind, texts in (("document", self.documents), ("query", self.queries))
         )
         first = self.without_own(top_rows(queries, documents, self._depth))[:, : self.depth]
         self.relevance = [{int(row): 1.0 for row in nearest if row >= 0} for nearest in first]
