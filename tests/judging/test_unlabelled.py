@@ -95,6 +95,14 @@ def test_real_queries_are_looked_up_as_they_are() -> None:
     assert (score.details["recall@10"] == 1.0 and score.details["bm25"] is None) or score.details["bm25"]["ndcg@10"] < 1
 
 
+def test_a_query_that_is_a_document_with_more_white_space_does_not_find_itself() -> None:
+    task = NeighbourTask("search", documents(40), [f"{text} " for text in documents(5)], depth=3)
+    task.settle(_encoder(Planted()))
+    assert not task.facts
+    for row, right in enumerate(task.relevance):
+        assert len(right) == 3 and row not in right
+
+
 def test_without_a_teacher_it_says_so() -> None:
     with pytest.raises(DistilvecError, match="^task search: .*teacher: FOLDER") as caught:
         judge({"model": Planted()}, [NeighbourTask("search", documents())])
