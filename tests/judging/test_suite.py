@@ -85,6 +85,14 @@ def test_retention(judged: Judgement) -> None:
     assert judged.retention("words", "words")["average:out"] == 100
 
 
+def test_nothing_is_kept_of_what_may_be_next_to_nothing() -> None:
+    for low, kept in ((0.001, False), (0.02, True)):
+        teacher = Score("t", "classification", "accuracy", 0.05, (low, 0.1), 50)
+        student = Score("t", "classification", "accuracy", 0.06, (0.01, 0.11), 50)
+        found = Judgement({"teacher": {"t": teacher}, "student": {"t": student}})
+        assert ("t" in found.retention("student", "teacher")) == kept
+
+
 def test_differences_and_alarms(judged: Judgement) -> None:
     assert judged.difference("words", "noise").supported
     assert not judged.difference("words", "words", "r").supported

@@ -24,7 +24,7 @@ SEARCHES = ("retrieval", "neighbours")
 
 def can_be_kept(teacher: float, low: float | None = None) -> bool:
     """Tell whether a teacher's score, with its interval's low end if given, is large enough for percentages of it."""
-    return teacher > _LEAST and (low is None or low > 0)
+    return teacher > _LEAST and (low is None or low > _LEAST)
 
 
 @dataclass(frozen=True)
