@@ -226,7 +226,8 @@ def test_drift_of_another_kind_of_text_is(real_teacher_folder: Path) -> None:
     new = [f"Error {i}: connection to host db{i} refused after {i} retries" for i in range(28)] + old[:4]
     model = SentenceTransformer(str(real_teacher_folder), device="cpu")
     found = drift(model, old, new)
-    assert found.shared == 4 and found.separability > 0.95 and found.interval[0] > 0.9
+    assert found.shared == 4 and found.separability == 1
+    assert found.interval == pytest.approx((0.025 ** (1 / 14), 1.0)), "of 14 texts a side nobody knows it better"
     assert found.novel == pytest.approx(28 / 32) and len(found.examples) == 10
     assert found.examples[0][2] <= found.examples[-1][2] and found.examples[0][0].startswith("Error")
     assert "entirely" in found.sentence()

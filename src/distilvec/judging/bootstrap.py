@@ -46,14 +46,14 @@ def make_score(
         edges = np.clip(_quantiles(draws(outputs, items or task, seed=seed)), low, high)
         interval = (float(edges[0]), float(edges[1]))
         if edges[0] == edges[1] and edges[0] in (low, high) and np.isfinite(high - low):
-            interval = _all_alike(value, len(outputs), low, high)
+            interval = all_alike(value, len(outputs), low, high)
     facts = dict(details or {})
     if len(outputs) > ITEM_CAP:
         facts["interval_items"] = ITEM_CAP
     return Score(task, kind, outputs.metric, value, interval, len(outputs), facts, domain, outputs, items)
 
 
-def _all_alike(value: float, n: int, low: float, high: float) -> tuple[float, float]:
+def all_alike(value: float, n: int, low: float, high: float) -> tuple[float, float]:
     """Return where every item has the best value, or every one the worst: Clopper and Pearson's interval of n of n."""
     part = (high - low) * ((1 - LEVEL) / 2) ** (1 / n)
     return (low + part, value) if value == high else (value, high - part)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError
+from distilvec.judging.bootstrap import all_alike
 from distilvec.judging.encoder import CachedEncoder
 from distilvec.judging.tasks import distinct, sampled, top_rows, unit
 
@@ -26,7 +27,8 @@ class Drift:
         shared: texts that are in both.
         separability: area under the ROC curve of a linear classifier that tells the old texts from the new ones that
             are not among them, on texts it was not fitted on: 0.5 = they cannot be told apart, 1 = always.
-        interval: 95 % interval of it over these texts (Hanley and McNeil 1982); 0 to 1 where fewer than 20 texts
+        interval: 95 % interval of it over these texts (Hanley and McNeil 1982; of an
+            area of 0 or 1 Clopper and Pearson's for the smaller side); 0 to 1 where fewer than 20 texts
             are new, as then nothing is fitted.
         novel: share of the new texts that are further from their nearest old text than 95 % of the old texts are from
             theirs. 0.05 where nothing changed.
@@ -173,7 +175,9 @@ def _area(left: Any, right: Any, seed: int) -> tuple[float, tuple[float, float]]
 
 
 def _interval(area: float, old: int, new: int) -> tuple[float, float]:
-    """Hanley and McNeil's standard error of an area under the curve."""
+    """Return the interval by Hanley and McNeil's standard error of an area, which knows none where it is 0 or 1."""
+    if area in (0.0, 1.0):
+        return all_alike(area, min(old, new), 0.0, 1.0)
     q1, q2 = area / (2 - area), 2 * area**2 / (1 + area)
     variance = (area * (1 - area) + (new - 1) * (q1 - area**2) + (old - 1) * (q2 - area**2)) / (old * new)
     half = 1.96 * float(np.sqrt(max(variance, 0.0)))
