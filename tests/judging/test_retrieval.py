@@ -11,6 +11,8 @@ from tests.functions import lengths
 
 from distilvec.errors import DataError
 from distilvec.judging import CachedEncoder, RetrievalTask
+from distilvec.judging.reranking import RerankingTask
+from distilvec.judging.scripts import WORDS_OR_PAIRS, in_pairs
 from distilvec.judging.tasks import top_rows, unit
 
 from .embedders import noise, topic_texts, words
@@ -132,6 +134,45 @@ def test_bm25_by_its_formula() -> None:
     found = RetrievalTask("r", ["ship wave"], documents, {0: {second: 1.0}}).bm25()
     assert found is not None
     assert found["mrr@10"] == 0.5
+
+
+@pytest.mark.parametrize("package", ["bm25s", None])
+@pytest.mark.parametrize(
+    ("queries", "documents"),
+    [
+        (["手机壳", "上海"], ["北京的天气很好", "我买了一个新的手机壳", "他昨天去了上海"]),
+        (["กินข้าว", "ที่นี่"], ["วันนี้ฝนตก", "ฉันกินข้าวแล้ว", "เขาอยู่ที่นี่"]),
+        (["さくら", "電車"], ["今日は暑いです", "庭にさくらがあります", "電車で行きました"]),
+    ],
+)
+def test_search_by_words_finds_scripts_without_spaces(
+    package: str | None, queries: list[str], documents: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if package is None:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    else:
+        pytest.importorskip(package)
+    task = RerankingTask(RetrievalTask("r", queries, documents, {0: {1: 1.0}, 1: {2: 1.0}}))
+    assert task.first == ("tf-idf" if package is None else "BM25")
+    assert task._found[1][:, 0].tolist() == [1, 2]
+
+
+def test_scripts_with_spaces_keep_their_words() -> None:
+    bm25s = pytest.importorskip("bm25s")
+    texts = [
+        *TEXTS,
+        *QUERIES,
+        "L’été, à 12:30 – naïve user_name! 한국어 단어",
+        "Добрый день, мир",
+        "नमस्ते दुनिया",
+        "شكرا جزيلا",
+    ]
+    assert [in_pairs(text) for text in texts] == texts
+    ours, plain = (
+        bm25s.tokenize(texts, stopwords="en", show_progress=False, return_ids=False, **how)
+        for how in ({"token_pattern": WORDS_OR_PAIRS}, {})
+    )
+    assert ours == plain
 
 
 def test_without_bm25s_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

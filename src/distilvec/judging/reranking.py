@@ -14,6 +14,7 @@ from distilvec.errors import DataError
 from distilvec.judging.encoder import CachedEncoder, Encode, is_sentence_transformer
 from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.scores import Outputs, Score
+from distilvec.judging.scripts import in_pairs
 from distilvec.judging.tasks import JudgingTask
 
 #: Documents of a query that are put into order.
@@ -136,10 +137,10 @@ def found_by_tfidf(queries: Sequence[str], documents: Sequence[str], depth: int)
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     words = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\S+")
-    table = words.fit_transform(documents)
+    table = words.fit_transform(map(in_pairs, documents))
     found = []
     for start in range(0, len(queries), _AT_ONCE):
-        products = (words.transform(queries[start : start + _AT_ONCE]) @ table.T).toarray()
+        products = (words.transform(map(in_pairs, queries[start : start + _AT_ONCE])) @ table.T).toarray()
         order = np.argsort(-products, axis=1, kind="stable")[:, :depth]
         found.append(np.where(np.take_along_axis(products, order, axis=1) > 0, order, -1))
     return np.concatenate(found)

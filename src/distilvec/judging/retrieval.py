@@ -14,6 +14,7 @@ from distilvec.corpus.keys import canonical
 from distilvec.errors import DataError
 from distilvec.judging.encoder import Encode
 from distilvec.judging.scores import Outputs, Score
+from distilvec.judging.scripts import WORDS_OR_PAIRS, in_pairs
 from distilvec.judging.tasks import JudgingTask, distinct, side, top_rows, unit
 
 DEPTH = 100
@@ -140,6 +141,8 @@ class RetrievalTask(JudgingTask):
     def found_by_bm25(self) -> npt.NDArray[Any] | None:
         """Rows of documents by BM25 (bm25s: Lucene's variant, k1 1.5, b 0.75, English stop words), best first.
 
+        Scripts without spaces between words are searched by pairs of characters.
+
         Returns:
             [queries, at most DEPTH], -1 = no further one has a word in common; None where bm25s is not installed.
         """
@@ -149,15 +152,16 @@ class RetrievalTask(JudgingTask):
         index = bm25s.BM25()
         before = self.begin or ("", "")
         asked, found = (
-            [text.removeprefix(prompt) for text in texts]
+            [in_pairs(text.removeprefix(prompt)) for text in texts]
             for texts, prompt in zip((self.queries, self.documents), before, strict=True)
         )
-        tokens = bm25s.tokenize(found, stopwords="en", show_progress=False)
+        how: dict[str, Any] = {"token_pattern": WORDS_OR_PAIRS, "stopwords": "en", "show_progress": False}
+        tokens = bm25s.tokenize(found, **how)
         depth = min(self._depth, len(self.documents))
         ranked = np.full((len(self.queries), depth), -1)
         if any(len(each) for each in tokens.ids):  # single characters and stop words are no words to it
             index.index(tokens, show_progress=False)
-            words = bm25s.tokenize(asked, stopwords="en", show_progress=False)
+            words = bm25s.tokenize(asked, **how)
             rows, scores = index.retrieve(words, k=depth, show_progress=False, backend_selection="numpy")
             ranked = np.where(np.asarray(scores) > 0, np.asarray(rows), -1)  # score 0: no word in common
         return self.without_own(ranked)

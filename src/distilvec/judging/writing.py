@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.judging.scripts import UNSPACED
 from distilvec.modules.blocks import find_writer
 from distilvec.modules.spelling import ANSWER, END
 
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
 #: Prompts that are continued together.
 BATCH = 32
-#: Characters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Chinese.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-)
 
 
 @dataclass(frozen=True)
@@ -209,7 +205,7 @@ class _Words:
         plain = unicodedata.normalize("NFC", text.lower())
         words: list[str] = []
         for word in "".join(each if _is_of_a_word(each) else " " for each in plain).split():
-            words += self._english.tokenize(word) if word.isascii() else _UNSPACED.sub(r" \g<0> ", word).split()
+            words += self._english.tokenize(word) if word.isascii() else UNSPACED.sub(r" \g<0> ", word).split()
         return words or plain.split()  # an answer of signs alone
 
 
