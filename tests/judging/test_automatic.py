@@ -157,6 +157,22 @@ def test_pairs_with_scores_and_with_yes_or_no(tmp_path: Path, texts: list[str]) 
     assert tasks == {}
 
 
+def test_pairs_of_which_none_is_alike_have_no_answers(tmp_path: Path, texts: list[str]) -> None:
+    pairs = [{"q": a, "d": b, "label": 0} for a, b in zip(texts[::2], texts[1::2], strict=True)]
+    corpus, _ = made(tmp_path / "first", pairs, text=["q", "d"], label="label")
+    held = held_out(corpus)
+    rows = [{**row, "label": int(row["q"] not in held)} for row in pairs]
+    assert made(tmp_path / "zeros", rows, text=["q", "d"], label="label")[1] == {}
+    rows = [{**row, "label": int(row["q"] in held)} for row in pairs]
+    assert set(made(tmp_path / "ones", rows, text=["q", "d"], label="label")[1]) == {"retrieval"}
+
+
+def test_many_whole_numbers_give_a_regression(tmp_path: Path, texts: list[str]) -> None:
+    rows = [{"text": f"{text} {turn}", "label": 1000 * turn + i} for turn in (1, 2) for i, text in enumerate(texts)]
+    _, tasks = made(tmp_path, rows, label="label")
+    assert tasks["label"].kind == "regression"
+
+
 def test_too_little_gives_nothing(tmp_path: Path, texts: list[str]) -> None:
     assert made(tmp_path / "plain", [{"text": t} for t in texts])[1] == {}
     one = [{"text": t, "label": "same"} for t in texts]

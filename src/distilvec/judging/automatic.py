@@ -96,7 +96,8 @@ def _label_probe(corpus: Corpus) -> JudgingTask | None:
     labels = corpus.labels
     assert labels is not None
     # A gap among whole numbers makes frames and files spell them with a fraction: they are classes all the same.
-    if labels.dtype.kind != "f" or ((labels == np.round(labels)).all() and len(np.unique(labels)) <= MOST_CLASSES):
+    few = bool((labels == np.round(labels)).all()) and len(np.unique(labels)) <= MOST_CLASSES
+    if corpus.label_names is not None or few:
         return _probe("label", corpus, labels.astype(np.int64), corpus.label_names)
     train, test = sampled_rows(corpus.train_rows, MOST_TRAIN), sampled_rows(corpus.holdout_rows, MOST_TEST)
     if len(test) < FEWEST or float(np.ptp(labels[test])) == 0:
@@ -146,6 +147,8 @@ def _pair_tasks(corpus: Corpus, task: str | None) -> list[JudgingTask | None]:
     scores = corpus.labels[anchors].astype(np.float64)
     low, high = float(scores.min()), float(scores.max())
     if low == high:
+        if low < corpus.labels.max():  # none of the held-out pairs is alike
+            return []
         return [RetrievalTask.from_pairs("retrieval", left, right, domain="in", begin=begin)]
     right_ones = np.flatnonzero(scores >= low + 0.75 * (high - low)).tolist()
     tasks: list[JudgingTask | None] = []
