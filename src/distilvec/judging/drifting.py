@@ -27,9 +27,8 @@ class Drift:
         shared: texts that are in both.
         separability: area under the ROC curve of a linear classifier that tells the old texts from the new ones that
             are not among them, on texts it was not fitted on: 0.5 = they cannot be told apart, 1 = always.
-        interval: 95 % interval of it over these texts (Hanley and McNeil 1982; of an
-            area of 0 or 1 Clopper and Pearson's for the smaller side); 0 to 1 where fewer than 20 texts
-            are new, as then nothing is fitted.
+        interval: 95 % interval of it over these texts (Hanley and McNeil 1982; of an area of 0 or 1 Clopper and
+            Pearson's for the smaller side); 0 to 1 where fewer than 20 texts are new, as then nothing is fitted.
         novel: share of the new texts that are further from their nearest old text than 95 % of the old texts are from
             theirs. 0.05 where nothing changed.
         pieces: word pieces per 100 characters, of the old and of the new texts; None where the model has no tokenizer.
