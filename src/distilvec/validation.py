@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar, Union, get_args
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, RootModel, Tag, TypeAdapter, ValidationError
 
 from distilvec.errors import DistilvecError, nearest
+
+#: Characters of a value in a remedy.
+_LONGEST = 80
+#: Sections within sections that are searched for a key.
+_DEEPEST = 3
 
 
 class Section(BaseModel):
@@ -103,16 +108,19 @@ def refusal(
         key = str(path[-1])
         owners = [name for name, other in others.items() if key in other.model_fields]
         elsewhere = f"Leave it out; it goes with {' or '.join(owners)}." if owners else None
+        elsewhere = elsewhere or _other_sections(model, path, section, first.get("input"))
         remedy = getattr(section, "moved", {}).get(key) or elsewhere or nearest(key, section.model_fields)
         return DistilvecError(f'{unknown} "{key}"', where=place, remedy=remedy)
     if first["type"] == "missing":
         return DistilvecError("this key is missing", where=place, remedy="Add it.")
     given = first.get("input")
-    if first["type"] == "model_type":  # pydantic's own words name classes of ours
-        key = next(iter(_place(model, first["loc"])[1].model_fields))
-        return DistilvecError(f"keys belong here, not {given!r}", where=place, remedy=f"Write {{{key}: ...}}.")
+    _, section, others = _place(model, first["loc"])
+    if first["type"] == "model_type" or (first["type"] == "kind" and isinstance(given, str)):
+        key = next(iter(others or section.model_fields))  # pydantic's own words name classes of ours
+        return DistilvecError(f"keys belong here, not {given!r}", where=place, remedy=f"Write {_filled(key, given)}.")
     if first["type"] == "list_type":
-        remedy = "Write [...], or begin each entry with a dash."
+        entry = _filled(next(iter(others)), given) if others else "..."
+        remedy = f"Write [{entry}], or begin each entry with a dash."
         return DistilvecError("a list belongs here", where=place, remedy=remedy)
     if first["type"] == "string_type" and isinstance(given, dict):
         # What YAML makes of a prompt such as `query: `.
@@ -120,6 +128,51 @@ def refusal(
         return DistilvecError(f"a text belongs here, not {given!r}", where=place, remedy=remedy)
     shown = f" (got {given!r})" if isinstance(given, str | int | float | bool | list) else ""
     return DistilvecError(first["msg"].removeprefix("Value error, ") + shown, where=place)
+
+
+def _filled(key: str, given: Any) -> str:
+    """Write the section that a plain text stands for; "..." where the key may not be the one that was meant."""
+    meant = isinstance(given, str) and key in ("name", "path", "model")
+    return f"{{{key}: {given[:_LONGEST] if meant else '...'}}}"
+
+
+def _other_sections(model: Any, path: tuple[Any, ...], section: Any, value: Any) -> str | None:
+    """Say in which one or two other sections a key belongs: below the section where it stands, or in the whole file."""
+    *outer, key = path
+    for top, names in ((section, [str(name) for name in outer]), (model, [])):
+        found = _owners(top, str(key)) if "" not in names and not any(name.isdecimal() for name in names) else []
+        if 1 <= len(found) <= 2:
+            shown = value if isinstance(value, str | int | float) and len(str(value)) <= _LONGEST else None
+            written = [_nested([*names, *owner, str(key)], shown) for owner in found]
+            return f"Write {' or '.join(written)}."
+    return None
+
+
+def _owners(model: Any, key: str) -> list[list[str]]:
+    """The nearest sections below a model that have a key, as the names that lead there; none of a list."""
+    level: list[tuple[list[str], type[BaseModel]]] = [([], member) for _, member in _members(model)]
+    while level:
+        level = [
+            ([*names, name], member)
+            for names, owner in level
+            for name, field in owner.model_fields.items()
+            if len(names) < _DEEPEST and get_origin(field.annotation) is not list
+            for _, member in _members(field.annotation)
+        ]
+        found = [names for names, member in level if key in member.model_fields]
+        if found:
+            return [names for number, names in enumerate(found) if names not in found[:number]]
+    return []
+
+
+def _nested(names: list[str], value: Any) -> str:
+    """Write a key within its sections, as YAML and for Python."""
+    first, *inner = names
+    shown = "..." if value is None else value
+    quoted = f'"{shown}"' if isinstance(value, str) else shown
+    for name in reversed(inner):
+        shown, quoted = f"{{{name}: {shown}}}", f'{{"{name}": {quoted}}}'
+    return f"{first}: {shown} (in Python {first}={quoted})"
 
 
 def _place(model: Any, location: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any, Mapping[str, type[BaseModel]]]:
@@ -142,11 +195,15 @@ def _place(model: Any, location: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any,
         if isinstance(part, str):
             held = next((member for _, member in members if part in member.model_fields), None)
             members, kinds = [] if held is None else list(_members(held.model_fields[part].annotation)), {}
+    kinds = kinds or {tag: member for tag, member in members if tag}
     return tuple(path), members[0][1] if members else None, kinds
 
 
 def _members(annotation: Any) -> Iterator[tuple[str | None, type[BaseModel]]]:
     """The models inside an annotation, of a union of kinds with their names."""
+    if isinstance(annotation, type) and issubclass(annotation, RootModel):
+        yield from _members(annotation.model_fields["root"].annotation)
+        return
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield None, annotation
         return

@@ -52,7 +52,8 @@ class MethodSection(RootModel[list[MethodEntry]]):
         if isinstance(given, MethodSection):
             return given
         if not isinstance(given, Mapping | list | tuple):
-            raise ValueError(f"keys belong here, not {given!r}. Write {{name: ...}}")
+            name = given if isinstance(given, str) else "..."
+            raise ValueError(f"keys belong here, not {given!r}. Write {{name: {name}}}")
         return [_without_earlier(entry) for entry in (given if isinstance(given, list | tuple) else [given])]
 
     @model_serializer
