@@ -297,3 +297,21 @@ def test_keys_of_another_target_are_refused(given: dict[str, object], told: str)
     rows = [{"query": "a", "document": "b"}]
     with pytest.raises(ValueError, match=told):
         TaskSpec.model_validate({"name": "t", "train" if given["kind"] == "perceptron" else "test": rows, **given})
+
+
+def test_documents_that_look_like_ids_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    def loaded(*documents: Any) -> str:
+        caplog.clear()
+        rows = [{"query": f"question {i}", "document": document} for i, document in enumerate(documents)]
+        load_task({"name": "r", "kind": "retrieval", "test": rows})
+        return caplog.text
+
+    told = loaded("D17", "D18", "doc-3")
+    assert all(word in told for word in ("column document", '"D17"', "queries", "corpus", "qrels"))
+    assert (
+        not loaded("What is the 1st?", "D18", "D19")
+        and not loaded("yes", "no", "yes")
+        and not loaded("c1cc(N)cc1", "CC(=O)O2")
+    )
+    with pytest.raises(DataError, match=r"row 1, column document: .*list \['D17'\].*qrels"):
+        loaded(["D17"], ["D18"])

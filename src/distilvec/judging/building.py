@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,13 @@ from distilvec.judging.similarity import PairTask, SimilarityTask
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.tables import TaskTable, read_table
 from distilvec.judging.tasks import JudgingTask, folded_parts
+
+logger = logging.getLogger(__name__)
+#: Neither a path of an image nor most molecules.
+_ID = re.compile(r"(?=.*\d)[\w:#-]{1,40}", re.ASCII)
+#: Share of the documents.
+_NEARLY_ALL = 0.95
+_WITH_IDS = "Where documents have ids, or a query several: give queries, corpus and qrels in place of test."
 
 
 def build_judging_task(spec: TaskSpec, folder: Path) -> JudgingTask:
@@ -149,10 +158,27 @@ def _clustering(spec: TaskSpec, files: _Files) -> JudgingTask:
 def _retrieval(spec: TaskSpec, files: _Files) -> JudgingTask:
     if spec.test is not None:
         table = files.test(spec.query, spec.document)
-        pairs = table.texts(spec.query), table.texts(spec.document)
+        pairs = table.texts(spec.query), _documents(spec, table)
         return RetrievalTask.from_pairs(spec.name, *pairs, **_common(spec))
     queries, corpus, qrels = (files.table(key) for key in ("queries", "corpus", "qrels"))
     return beir_task(spec, queries, corpus, qrels, **_common(spec))
+
+
+def _documents(spec: TaskSpec, table: TaskTable) -> list[str]:
+    """Return the texts of the right documents; ids in their place would be embedded as texts, and give a score."""
+    given = table.rows[0].get(spec.document)
+    if isinstance(given, list):
+        raise DataError(
+            f"the text of a document was expected, not the list {given!r}"[:200],
+            where=table.where(0, spec.document),
+            remedy=_WITH_IDS,
+        )
+    documents = table.texts(spec.document)
+    ids = sum(_ID.fullmatch(text) is not None for text in documents)
+    if ids >= _NEARLY_ALL * len(documents):
+        told = '%s: the documents in column %s look like ids ("%s"), but are read as texts. %s'
+        logger.warning(told, table.source, spec.document, documents[0], _WITH_IDS)
+    return documents
 
 
 def _neighbours(spec: TaskSpec, files: _Files) -> JudgingTask:
