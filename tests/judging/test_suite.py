@@ -260,3 +260,15 @@ def test_judged_retrieval_is_not_averaged_with_the_teachers_neighbours() -> None
     entries = {name: ScoreEntry(value=each.value, kind=each.kind) for name, each in both.items()}
     groups = grouped(entries.values())
     assert [each.value for each in groups["retrieval"]] == [0.4] and "all" not in groups
+
+
+def test_tasks_are_read_as_evaluate_reads_them(tmp_path: Path) -> None:
+    rows = [{"query": text[::-1], "document": text} for text in topic_texts(8)[0]]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    file = tmp_path / "task.yaml"
+    file.write_text("{name: search, kind: retrieval, test: test.jsonl}", encoding="utf-8")
+    other = {"name": "again", "kind": "retrieval", "test": rows}
+    judgement = judge({"a": words, "b": noise}, [str(file), other])
+    assert set(judgement.scores["a"]) == {"search", "again"}
+    assert judgement.difference("a", "b", "search").value == judgement.difference("a", "b", "again").value
+    assert judge({"a": words}, str(file)).scores["a"]["search"].value == judgement.scores["a"]["search"].value

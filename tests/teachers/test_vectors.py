@@ -213,7 +213,7 @@ def test_vectors_file_in_a_folder_named_like_a_table(tmp_path: Path) -> None:
 
 def test_item_with_two_vectors_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     teacher = VectorsTeacher(np.eye(3, dtype=np.float32), texts=["shoes", "shoes", "hat"], name="index")
-    assert "1 rows have an item that comes before" in caplog.text
+    assert "(row 1 is one; 1 in all)" in caplog.text
     assert teacher.encode(["shoes"]).tolist() == [[1, 0, 0]]
     caplog.clear()
     VectorsTeacher(np.ones((3, 3), np.float32), texts=["shoes", "shoes", "hat"], name="index")
@@ -252,5 +252,28 @@ def test_a_missing_vector_changes_nothing_of_the_others(caplog: pytest.LogCaptur
     teacher = VectorsTeacher(np.concatenate([empty, vectors]), texts=[*texts[:20], *texts])
     assert teacher.card.normalized and teacher.has(texts).all()
     np.testing.assert_array_equal(teacher.encode(texts), vectors)
-    assert "another vector" not in caplog.text
+    assert "twice" not in caplog.text
     assert not VectorsTeacher(empty, texts=texts[:20]).has(texts).any()
+
+
+def test_a_text_twice_is_told_where_its_vectors_differ_by_more_than_noise(caplog: pytest.LogCaptureFixture) -> None:
+    vectors = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    again = vectors[:1] + np.float32(7.5e-8)
+    assert (again != vectors[:1]).any()
+    VectorsTeacher(np.concatenate([vectors, again]), texts=["a", "b", "c", "a"])
+    assert not caplog.text
+    teacher = VectorsTeacher(np.concatenate([vectors, vectors[1:2]]), texts=["a", "b", "c", "a"])
+    assert "twice with different vectors (row 3 is one; 1 in all)" in caplog.text
+    np.testing.assert_array_equal(teacher.encode(["a"]), vectors[:1])
+
+
+def test_texts_of_a_file_in_a_named_field(tmp_path: Path) -> None:
+    file = tmp_path / "texts.jsonl"
+    file.write_text('{"id": 1, "body": "a"}\n{"id": 2, "body": "b"}\n', encoding="utf-8")
+    vectors = np.eye(2, dtype=np.float32)
+    with pytest.raises(DataError, match=r"texts\.jsonl:1: .*\"id\", \"body\".*texts\.jsonl:body"):
+        VectorsTeacher(vectors, texts=file)
+    np.testing.assert_array_equal(VectorsTeacher(vectors, texts=f"{file}:body").encode(["b"]), vectors[1:])
+    with pytest.raises(DataError, match='"title"'):
+        VectorsTeacher(vectors, texts=f"{file}:title")

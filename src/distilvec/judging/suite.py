@@ -12,8 +12,9 @@ import numpy as np
 
 from distilvec.errors import DistilvecError, nearest
 from distilvec.judging.encoder import CachedEncoder
+from distilvec.judging.loading import read_tasks
 from distilvec.judging.scores import Difference, Score, alarm, can_be_kept, grouped
-from distilvec.judging.tasks import JudgingTask, check_tasks, unique
+from distilvec.judging.tasks import JudgingTask, check_tasks
 from distilvec.progress import Ticker
 from distilvec.showing import Shown
 from distilvec.words import points
@@ -177,7 +178,7 @@ class Judgement(Shown):
 
 def judge(
     models: Mapping[str, Any],
-    tasks: Sequence[JudgingTask],
+    tasks: Any,
     *,
     batch_size: int = 64,
     progress: Callable[[str, Score], None] | None = None,
@@ -187,16 +188,17 @@ def judge(
     Args:
         models: name -> `SentenceTransformer`, `Teacher`, function, `RidgeMapped` or a `CachedEncoder` (used
             as it is, so that its vectors can be kept for agreement and collapse).
-        tasks: from `load_tasks`, `talas_tasks` or constructed; names differ.
+        tasks: one or several of: name, file or description (dictionary), and from `talas_tasks` or constructed; names
+            differ.
         batch_size: of `SentenceTransformer`s.
         progress: called with the model's name after every score.
 
     Raises:
-        DistilvecError: no tasks, or two of one name; whatever a task raises.
+        DistilvecError: no tasks, one that cannot be read, or two of one name; whatever a task raises.
     """
+    tasks = read_tasks(tasks)
     if not tasks:
         raise DistilvecError("there are no tasks to judge on", where="tasks", remedy="Give at least one task.")
-    unique(tasks)
     result = Judgement({})
 
     def opened(name: str) -> CachedEncoder:

@@ -237,8 +237,9 @@ class VectorsSection(TeacherSection):
     )
     texts: Place | None = Field(
         None,
-        description="texts of the vectors, one per row; of a table the name of their column, of a database also a file "
-        "with the columns id and text; null = the column text",
+        description="texts of the vectors, one per row: .txt, or .jsonl (file.jsonl:KEY where the key is not text); of "
+        "a table the name of their column, of a database also a file with the columns id and text; null = the column "
+        "text",
     )
     keys: Place | None = Field(None, description="content keys of the vectors instead of texts: .npy, uint8 [n, 16]")
 

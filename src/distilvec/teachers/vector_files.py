@@ -84,14 +84,15 @@ def read_texts(texts: str | Path | Sequence[str]) -> Iterable[str]:
     """
     if not isinstance(texts, str | Path):
         return texts
-    file = Path(texts).expanduser()
+    name, column = table_and_column(str(texts)) or (texts, "")
+    file = Path(name).expanduser()
     if file.suffix not in (".txt", ".jsonl"):
         raise DataError(
             f'texts of vectors are read from .txt or .jsonl files, not from "{file.name}"',
             where=str(file),
             remedy="A .txt file has one text a line; texts with line breaks go into .jsonl.",
         )
-    return _texts_of(file)
+    return _texts_of(file, column or "text")
 
 
 def read_keys(keys: str | Path | np.ndarray | None) -> np.ndarray:
@@ -176,7 +177,7 @@ def _check_bomb(archive: Any, file: Path) -> None:
         )
 
 
-def _texts_of(file: Path) -> Iterator[str]:
+def _texts_of(file: Path, column: str) -> Iterator[str]:
     blank = 0
     for line in lines(file, _LONGEST):
         where = f"{file}:{line.number}"
@@ -193,15 +194,20 @@ def _texts_of(file: Path) -> Iterator[str]:
         elif blank:  # only at the end of a file it stands for no vector
             raise DataError("this line is empty", where=f"{file}:{blank}", remedy="Each line is the text of a vector.")
         else:
-            yield _text_of(text, where)
+            yield _text_of(text, column, where)
 
 
-def _text_of(line: str, where: str) -> str:
+def _text_of(line: str, column: str, where: str) -> str:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError) as problem:
         raise DataError(f"this line is not JSON: {problem}", where=where) from problem
-    text = entry.get("text") if isinstance(entry, dict) else entry
+    text = entry.get(column) if isinstance(entry, dict) else entry
     if not isinstance(text, str):
-        raise DataError('expected a string or an object with "text"', where=where)
+        named = [name for name, value in entry.items() if isinstance(value, str)] if isinstance(entry, dict) else []
+        listed = ", ".join(f'"{name}"' for name in [*entry][:20]) if isinstance(entry, dict) else ""
+        keys = f"; the keys are {listed}" if listed else ""
+        file = where.rpartition(":")[0].rpartition("/")[2]
+        remedy = f"Name the key of the text: texts: {file}:{named[0] if len(named) == 1 else 'KEY'}." if keys else None
+        raise DataError(f'expected a string or an object with the text "{column}"{keys}', where=where, remedy=remedy)
     return text

@@ -24,6 +24,8 @@ from distilvec.teachers.sections import Reading, VectorsSection
 from distilvec.teachers.vector_files import check_rows, read_keys, read_texts, read_vectors_and_texts
 
 logger = logging.getLogger(__name__)
+#: Relative to a vector's length.
+_NOISE = 1e-5
 _CHUNK = 8192
 _NOTHING = b""  # what numpy makes of a key of zeros
 _NORM_SAMPLE = 256
@@ -54,8 +56,9 @@ class VectorsTeacher(Teacher):
             vectors: .npy file [n, D] (memory-mapped), .npz file of one array, array, or a table (.parquet, .jsonl, .csv
                 ...) with a column of lists or of texts "[0.1, 0.2]"; "file.parquet:column" names it. Or a table in a
                 database, as `databases.address` reads it: "chroma:folder#docs".
-            texts: .txt (one a line), .jsonl (strings, or objects with "text"), a list, or the name of the table's
-                text column (default "text"). Of a database the column, or a file with the columns id and text.
+            texts: .txt (one a line), .jsonl (strings, or objects with "text"; "file.jsonl:body" names another key), a
+                list, or the name of the table's text column (default "text"). Of a database the column, or a
+                file with the columns id and text.
                 Of images: their paths or data URIs; of molecules: SMILES in any form.
             keys: uint8 [n, 16] as `content_keys` makes them, in place of texts.
             modality: of the items, as the corpus has it. An image or a molecule that cannot be read has no vector.
@@ -137,15 +140,15 @@ class VectorsTeacher(Teacher):
             again = start + np.flatnonzero((words == self._sorted[start - 1 : end - 1]) & (words != _NOTHING))
             if len(again):
                 one, two = (self._vectors[np.asarray(self._order[places])] for places in (again - 1, again))
-                unlike = np.flatnonzero((np.asarray(one) != np.asarray(two)).any(axis=1))
+                unlike = np.flatnonzero(~_alike(np.asarray(one), np.asarray(two)))
                 other, row = other + len(unlike), int(self._order[again[unlike[0]]]) if len(unlike) else row
         if other:
             logger.warning(
-                "%s: %d rows have an item that comes before with another vector (row %d is one); of an item's vectors "
-                "the first is taken",
+                "%s: %s occurs twice with different vectors (row %d is one; %d in all); the first is taken",
                 source,
-                other,
+                "a text" if self._kind.name == "text" else "an item",
                 row,
+                other,
             )
 
     def __len__(self) -> int:
@@ -226,6 +229,14 @@ def _from(file: str | Path, items: Iterable[str]) -> Iterator[str]:
     """Paths of images start where the file lies that names them."""
     folder = Path(file).expanduser().parent
     return (item if item.startswith("data:") else str(folder / item) for item in items)
+
+
+def _alike(one: np.ndarray, two: np.ndarray) -> np.ndarray:
+    """bool [n]: whether vectors differ by no more than the same text in two batches does."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        first, second = one.astype(np.float64), two.astype(np.float64)
+        near = np.linalg.norm(first - second, axis=1) <= _NOISE * np.linalg.norm(first, axis=1)
+    return near | (one == two).all(axis=1)
 
 
 def _words(keys: np.ndarray) -> np.ndarray:
