@@ -282,6 +282,9 @@ def finished(one_epoch: None, tmp_path_factory: pytest.TempPathFactory, tiny_ber
         _execute(readme, tiny_bert)
     student = SentenceTransformer(str(folder / "out/student"))
     router(student, SentenceTransformer(str(tiny_bert))).save(str(folder / "out/router"))
+    student.save(str(folder / "out-old/student"))
+    rows = [{"query": f"question {number}", "document": f"answer {number}"} for number in range(20)]
+    (folder / "search-task.yaml").write_text(yaml.safe_dump({"name": "search", "kind": "retrieval", "test": rows}))
     return folder
 
 
