@@ -186,6 +186,8 @@ def test_values_that_cannot_be_used_say_which_can(tmp_path: Path) -> None:
     frame = pd.DataFrame({"body": ["one", "two"], "other": [1, 2]})
     with pytest.raises(DistilvecError, match=r'no column "text", but "body", "other"\..*"text": "its name"'):
         corpus_section(frame, tmp_path / "new" / "given")
+    with pytest.raises(DistilvecError, match=r'no column "bdy", .*Did you mean "body"\?'):
+        corpus_section({"path": frame, "text": "bdy"}, tmp_path / "new" / "given")
     assert not (tmp_path / "new").exists()
     for good in ({"path": frame, "text": "body"}, pd.Series(["one"]), pd.DataFrame([["one"]])):
         assert Path(corpus_section(good, tmp_path / "new" / "given")["path"]).is_file()

@@ -299,6 +299,12 @@ def test_keys_of_another_target_are_refused(given: dict[str, object], told: str)
         TaskSpec.model_validate({"name": "t", "train" if given["kind"] == "perceptron" else "test": rows, **given})
 
 
+def test_neighbours_name_the_key_of_their_column() -> None:
+    rows = [{"id": str(i), "body": f"text {i}"} for i in range(4)]
+    with pytest.raises(DataError, match=r'no column "text", but "id", "body"\..* key text '):
+        load_task({"name": "n", "kind": "neighbours", "corpus": rows, "teacher": "t"})
+
+
 def test_documents_that_look_like_ids_are_told(caplog: pytest.LogCaptureFixture) -> None:
     def loaded(*documents: Any) -> str:
         caplog.clear()

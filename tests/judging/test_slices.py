@@ -85,3 +85,14 @@ def test_only_a_reduced_vocabulary_cuts_otherwise_and_without_tokenizers_domains
     same = item_masks(corpus, np.arange(len(corpus)), whole, whole)
     assert not any(name.startswith("cut into") for name in same)
     assert set(item_masks(corpus, np.arange(len(corpus)))) == {"of the domain home", "of the domain news"}
+
+
+def test_pieces_that_no_training_text_has(tmp_path: Path, real_teacher_folder: Path) -> None:
+    whole = AutoTokenizer.from_pretrained(real_teacher_folder)
+    words = [word for word in sorted(whole.get_vocab()) if word.isascii() and word.isalpha() and len(word) > 5][:200]
+    rows = "".join(json.dumps({"text": word}) + "\n" for word in words)  # no two have a piece in common
+    (tmp_path / "texts.jsonl").write_text(rows, encoding="utf-8")
+    corpus = read_corpus(tmp_path / "texts.jsonl", tmp_path / "corpus", holdout=0.2)
+    masks = item_masks(corpus, np.arange(len(words)), whole, whole)
+    (name,) = [name for name in masks if "word piece that" in name]
+    assert "that none of" in name and 0 < masks[name].sum() < len(words)

@@ -18,6 +18,7 @@ def test_a_name_gives_the_file(tmp_path: Path) -> None:
     for name in names():
         assert read(name) == read(f"{name}.yaml") == (FOLDER / f"{name}.yaml").read_text()
     lines = listing().splitlines()
+    assert all(line.count("(") == line.count(")") and line.count("`") % 2 == 0 for line in lines)
     assert [line.split()[0] for line in lines] == names() and all(len(line.split()) > 2 for line in lines)
 
 

@@ -94,6 +94,7 @@ def test_a_teacher_that_is_its_own_measure_is_not_compared_and_not_divided_by() 
     assert record["scores"].main_grid().header == ["model", "retrieval"]
     assert verdict(record) == "The student reaches a retrieval score of 27.8 (95 % interval 26.8–27.8)."
     other = Record(title="x", sections={"scores": {"models": [row("t", "teacher", 0.9), row("s", "student", 0.45)]}})
+    assert verdict(other).endswith("(45.0 of 90.0, 95 % interval of the 45.0: 44.0–45.0).")
     assert other["scores"].main_grid().header == ["model", "retrieval", "kept"], "another model's search is the measure"
 
 

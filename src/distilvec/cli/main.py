@@ -95,7 +95,10 @@ def run_command(
     changes: Changes = None,
     output: Output = None,
     resume: Annotated[bool, typer.Option("--resume", help="continue an interrupted run")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print stages, sizes, time and disk; do nothing")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="measure a few steps; print stages, sizes, time and disk"),
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Distil as a recipe says: teach, train, judge, report."""

@@ -181,6 +181,18 @@ def _documents(spec: TaskSpec, table: TaskTable) -> list[str]:
     return documents
 
 
+def _neighbours_texts(spec: TaskSpec, table: TaskTable) -> list[str]:
+    """Return the texts of the corpus; where the column is missing, say which key names it."""
+    if not table.has(spec.text):
+        columns = ", ".join(f'"{column}"' for column in [*table.rows[0]][:20])
+        raise DataError(
+            f'there is no column "{spec.text}", but {columns}',
+            where=table.source,
+            remedy="Name the one with the texts by the key text of the task (retrieval calls it document).",
+        )
+    return table.texts(spec.text)
+
+
 def _neighbours(spec: TaskSpec, files: _Files) -> JudgingTask:
     queries = None
     if spec.queries is not None:
@@ -188,7 +200,7 @@ def _neighbours(spec: TaskSpec, files: _Files) -> JudgingTask:
         queries = table.texts(present_column(table, spec.query, spec.text))
     return NeighbourTask(
         spec.name,
-        files.table("corpus").texts(spec.text),
+        _neighbours_texts(spec, files.table("corpus")),
         queries,
         teacher=spec.teacher,
         depth=spec.depth,

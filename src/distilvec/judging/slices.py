@@ -22,7 +22,7 @@ FEWEST = 20
 #: than the largest that at most half of the items fall under.
 COUNTED, RARE = 100_000, (30, 10, 3, 1)
 #: Beginnings of the names of two slices that something can be done about.
-OTHER_PIECES, RARE_PIECE = "cut into other pieces than the teacher's", "with a word piece that fewer than"
+OTHER_PIECES, RARE_PIECE = "cut into other pieces than the teacher's", "with a word piece that"
 #: Slices by domain, at most: the largest.
 DOMAINS = 12
 
@@ -119,7 +119,9 @@ def item_masks(
         counts = _counts(ours, corpus.texts(counted))
         rarest = np.array([min((counts[index] for index in each.ids), default=RARE[0]) for each in cut])
         limit = next((each for each in RARE if (rarest < each).mean() <= 0.5), RARE[-1])
-        masks[f"{RARE_PIECE} {limit} of {len(counted):,} training texts have"] = rarest < limit
+        few = f"fewer than {limit} of" if limit > 1 else "none of"
+        verb = "have" if limit > 1 else "has"
+        masks[f"{RARE_PIECE} {few} {len(counted):,} training texts {verb}"] = rarest < limit
         lengths = np.array([len(each.ids) for each in cut])
         low, high = np.quantile(lengths, [0.25, 0.75]).astype(int)
         masks |= {f"of at most {low} pieces": lengths <= low, f"of {high} pieces and more": lengths >= high}

@@ -20,7 +20,7 @@ import numpy as np
 
 from distilvec.arrays import as_vectors
 from distilvec.corpus.tables import chosen_split, given_rows, is_dataset, is_table
-from distilvec.errors import DataError, DistilvecError
+from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.files import alone_in, home, temporary, writing
 from distilvec.folders import claim, reserve
 from distilvec.kinds.base import Kind, find_kind
@@ -143,10 +143,11 @@ def _need_columns(wanted: Sequence[str], source: Any) -> None:
     missing = [name for name in wanted if name not in names]
     if names and missing:
         listed = ", ".join(f'"{name}"' for name in names[:20])
+        near = f"{found} " if (found := nearest(missing[0], names)).startswith("Did") else ""
         raise DataError(
             f'there is no column "{missing[0]}", but {listed}',
             where="corpus",
-            remedy='Name the one with the texts: corpus={"path": ..., "text": "its name"}.',
+            remedy=f'{near}Name the one with the texts: corpus={{"path": ..., "text": "its name"}}.',
         )
 
 

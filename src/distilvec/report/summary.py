@@ -61,6 +61,7 @@ def _quality(scores: Scores, student: ModelRow, teacher: ModelRow | None) -> str
         article = "an" if name.startswith("average") else "a"
         return f"reaches {article} {name} of {points(own.value)}" + _bracket(interval)
     of = f"{points(own.value)} of {points(teacher.averages[group].value)}"
+    interval = f"95 % interval of the {points(own.value)}: {span(own)}" if span(own) else ""
     return f"keeps {percent(kept)} of the teacher's {name}" + _bracket(of, interval)
 
 

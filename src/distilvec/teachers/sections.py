@@ -141,8 +141,8 @@ class ModelSection(ModelSource, TeacherSection):
     )
     dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
         None,
-        description="computation of the model, whose weights stay in the precision of its files; null = bfloat16 on "
-        "CUDA, float32 elsewhere",
+        description="computation of the model, whose weights stay in the precision of its files; null = bfloat16 "
+        "where the device is faster in it and the vectors stay the same, else float32",
     )
     token_budget: int | None = Field(
         None,

@@ -115,4 +115,4 @@ def _summary(name: str) -> str:
         if not line.startswith("#"):
             break
         lines.append(line.lstrip("# ").rstrip())
-    return re.split(r"(?<=[.;])(?<!et al\.) ", " ".join(lines))[0].rstrip(".;")
+    return re.split(r"(?<=[.;])(?<!et al\.) (?![^(]*\))", " ".join(lines))[0].rstrip(".;")
