@@ -119,6 +119,20 @@ def test_a_module_that_the_training_added_stays_as_it_was_trained() -> None:
     torch.testing.assert_close(between[1].linear.weight, added.linear.weight)
 
 
+def test_shared_weights_go_as_far_as_others() -> None:
+    """A T5, say, lists its table of word pieces under two names."""
+
+    def tied(value: float) -> SentenceTransformer:
+        first, second = (Dense(4, 4, activation_function=None) for _ in range(2))
+        second.linear = first.linear
+        torch.nn.init.constant_(first.linear.weight, value)
+        return SentenceTransformer(modules=[first, second, Dense(4, 4, activation_function=None)], device="cpu")
+
+    between = interpolated(tied(0.0), tied(1.0), 0.5)
+    assert between[0].linear.weight is between[1].linear.weight
+    torch.testing.assert_close(between[0].linear.weight.detach(), torch.full((4, 4), 0.5))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -187,7 +187,7 @@ def interpolated(before: SentenceTransformer, after: SentenceTransformer, share:
     """
     between = copy.deepcopy(after)
     old = before.state_dict()
-    for name, weight in between.state_dict().items():
+    for name, weight in (*between.named_parameters(), *between.named_buffers()):  # shared ones once
         if weight.is_floating_point() and name in old:
             weight.lerp_(old[name].to(weight), 1 - share)
     return between
