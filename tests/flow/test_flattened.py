@@ -145,6 +145,17 @@ def test_shared_weights_go_as_far_as_others() -> None:
             {"student": {"model": "BERT", "interpolate": 0.5}, "method": {"name": "distillmoe"}},
             "the head of distillmoe",
         ),
+        (
+            {"student": {"model": "BERT", "interpolate": 0.5}, "method": {"name": "gaussian", "keep_kernels": True}},
+            "kernels of gaussian",
+        ),
+        (
+            {
+                "student": {"model": "BERT", "interpolate": 0.5},
+                "method": {"name": "matryoshka", "dims": [8], "of": {"name": "gaussian", "keep_kernels": True}},
+            },
+            "kernels of gaussian",
+        ),
     ],
 )
 def test_interpolation_is_refused(

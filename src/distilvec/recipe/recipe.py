@@ -146,6 +146,10 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         headed = any(each.name == "distillmoe" and each.options.get("head") is not False for each in self.method.root)
         if self.student is not None and self.student.interpolate and headed:
             raise ValueError("student.interpolate: the head of distillmoe has no weights from before the training")
+        entries = [each.options for each in self.method.root]
+        entries += [of for each in entries if isinstance(of := each.get("of"), dict)]  # matryoshka's method
+        if self.student is not None and self.student.interpolate and any(each.get("keep_kernels") for each in entries):
+            raise ValueError("student.interpolate: the kernels of gaussian read the student as it was trained")
         if self.student is None or not self.student.fold:
             return self
         if not headed:
