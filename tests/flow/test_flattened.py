@@ -15,8 +15,10 @@ from sentence_transformers.sentence_transformer.modules import Dense
 
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError
-from distilvec.flow.fit import MISSED, POWERS, interpolated
+from distilvec.flow.fit import MISSED, POWERS, fit, interpolated, ship_student
+from distilvec.flow.lessons import teach
 from distilvec.flow.run import train
+from distilvec.flow.settle import prepare
 from distilvec.judging.agreement import likeness
 from distilvec.modules.projection import flattened
 from distilvec.recipe import Recipe
@@ -49,10 +51,14 @@ def made(folder: Path, sentences: list[str], teacher: Path, count: int = 400, **
     )
 
 
+def is_dense(module: torch.nn.Module) -> bool:
+    return type(module).__name__ == "Dense"
+
+
 def trained_and_shipped(out: Path) -> tuple[torch.Tensor, torch.Tensor]:
     last = max((out / "checkpoints").glob("checkpoint-*"), key=lambda each: int(each.name.rpartition("-")[2]))
     shipped = SentenceTransformer(str(out / "student"), device="cpu")
-    dense = next(each for each in shipped if type(each).__name__ == "Dense")
+    dense = next(each for each in shipped if is_dense(each))
     return load_file(last / "model.safetensors")["method.heads.0.weight"], dense.linear.weight.detach()
 
 
@@ -110,6 +116,31 @@ def test_interpolated_weights_are_between(tmp_path: Path, sentences: list[str], 
         torch.testing.assert_close(between, 0.75 * old + 0.25 * new, atol=1e-6, rtol=1e-5)
         moved += int(not torch.equal(old, new))
     assert moved > 10
+
+
+def test_an_interpolated_map_is_between_ridge_and_trained(
+    tmp_path: Path, sentences: list[str], tiny_bert: Path, tiny_model_folders: dict[str, Path]
+) -> None:
+    given = made(tmp_path, sentences, tiny_bert, 60).model_dump(mode="json", exclude_defaults=True)
+    student = {"model": str(tiny_model_folders["xlmr"]), "space": "teacher", "interpolate": 0.25}
+    training = {**given["training"], "bf16": False}
+    prepared = prepare(Recipe.build({**given, "student": student, "training": training, "optimizer": {"lr": 0.01}}))
+    lessons = teach(prepared)
+    trained = fit(prepared, lessons)
+    ridge, weight = torch.from_numpy(trained.fitted.free_map[0].T), trained.method.teacher_map().weight
+    ship_student(prepared, lessons, trained, tmp_path / "shipped")
+    shipped = next(each for each in SentenceTransformer(str(tmp_path / "shipped"), device="cpu") if is_dense(each))
+    assert (weight - ridge).abs().max() > 0.01
+    torch.testing.assert_close(shipped.linear.weight, 0.75 * ridge + 0.25 * weight, atol=1e-5, rtol=1e-4)
+
+
+def test_an_interpolated_student_in_its_teachers_space_gets_no_map(
+    tmp_path: Path, sentences: list[str], tiny_bert: Path
+) -> None:
+    given = made(tmp_path, sentences, tiny_bert, 60, map=False).model_dump(mode="json", exclude_defaults=True)
+    student = {"model": str(tiny_bert), "space": "teacher", "interpolate": 0.5}
+    shipped = SentenceTransformer(str(train(Recipe.build({**given, "student": student}))), device="cpu")
+    assert not any(is_dense(each) for each in shipped)
 
 
 def test_a_module_that_the_training_added_stays_as_it_was_trained() -> None:

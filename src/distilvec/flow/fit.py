@@ -157,6 +157,8 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
                 where="student.space",
                 remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas) and one teacher.",
             )
+        if section.interpolate and trained.fitted.free_map:
+            head = _interpolated_map(trained.fitted.free_map[0], head, section.interpolate)
     first, task = lessons.first, trained.fitted.task
     normalized = first is not None and bool(first.teacher.card.normalized)
     if head is not None and first is not None and normalized:
@@ -190,6 +192,20 @@ def interpolated(before: SentenceTransformer, after: SentenceTransformer, share:
     for name, weight in (*between.named_parameters(), *between.named_buffers()):  # shared ones once
         if weight.is_floating_point() and name in old:
             weight.lerp_(old[name].to(weight), 1 - share)
+    return between
+
+
+@torch.no_grad()
+def _interpolated_map(before: np.ndarray, after: nn.Linear, share: float) -> nn.Linear:
+    """The map into the teacher's space, that share of the way from the untrained student's ridge map, [d, D].
+
+    The trained map is fitted to the end of the training, and half way there it is worse than none of it. That it began
+    elsewhere (`init: random`) does not matter. One that is not trained, and one with an offset, stays as it is.
+    """
+    if after.bias is not None or is_identity(after):
+        return after
+    between = copy.deepcopy(after)
+    between.weight.lerp_(torch.from_numpy(before.T).to(after.weight), 1 - share)
     return between
 
 
