@@ -244,12 +244,21 @@ def test_the_router_opens_without_poolers(tmp_path: Path, tiny_bert: Path, sente
 
 @pytest.mark.parametrize(
     ("given", "before"),
-    [("passage: ", "passage: "), ("", ""), (None, ""), ("mine", "own: "), ("query", "")],  # the last: of queries alone
+    [
+        ("passage: ", "passage: "),
+        ("", ""),
+        (None, ""),
+        ("mine", "own: "),  # the default
+        ("corpus", "text: "),
+        ("query", ""),  # of queries alone, and so is the next
+        ("s2p_query", ""),
+    ],
 )
 def test_the_router_reads_documents_as_the_teacher_read(
     tmp_path: Path, tiny_bert: Path, sentences: list[str], given: str | None, before: str
 ) -> None:
     model = SentenceTransformer(str(tiny_bert), device="cpu", prompts={"mine": "own: ", "query": "q: "})
+    model.prompts |= {"s2p_query": "find: ", "corpus": "text: "}
     model.default_prompt_name = "mine"
     # sentence-transformers gives every model an empty prompt for documents, and its `encode_document` puts that before
     # them, not the default.

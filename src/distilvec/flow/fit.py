@@ -25,7 +25,7 @@ from distilvec.flow.teach import Taught
 from distilvec.judging.agreement import likeness
 from distilvec.methods.base import Method
 from distilvec.modules.layouts import has_head, has_kernels
-from distilvec.modules.pipeline import side_prompt
+from distilvec.modules.pipeline import DOCUMENT, side_prompt
 from distilvec.modules.projection import flattened, is_identity
 from distilvec.recipe import Recipe, given
 from distilvec.store import SignalStore
@@ -251,8 +251,8 @@ def open_shipped(recipe: Recipe, folder: Path) -> SentenceTransformer:
 def _documents(recipe: Recipe) -> SentenceTransformer:
     """The teacher as it read the corpus, for the side of the documents.
 
-    Before a document stands the model's own prompt for one, or what the recipe puts before all: its text, or a prompt
-    of the model by its name. That of queries is not for documents.
+    Before a document stands the model's own prompt for one, or what the recipe puts before all: its text, or the
+    model's default or prompt for documents by its name. By other names a model has prompts of queries (`s2p_query`).
     """
     section = models_of(recipe.teachers)[recipe.teachers[0].name]
     model = load_student(
@@ -267,7 +267,8 @@ def _documents(recipe: Recipe) -> SentenceTransformer:
         from distilvec.modules.opening import locate_adapters
 
         merge_adapters(model, [locate_adapters(each) for each in section.adapters])
-    if section.prompt is not None and section.prompt != "query":
+    others = (set(model.prompts) - {*DOCUMENT, model.default_prompt_name}) | {"query"}
+    if section.prompt is not None and section.prompt not in others:
         put = model.prompts.get(section.prompt, section.prompt)
         model.prompts, model.default_prompt_name = {"document": put or ""}, None
     return model

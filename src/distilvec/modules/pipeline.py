@@ -18,6 +18,8 @@ PoolingChoice = Literal["mean", "cls", "last"]
 Load = Literal["int8", "split"]
 #: The words of a recipe -> those of sentence-transformers.
 MODES = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
+#: Names of prompts that `encode_document` looks for.
+DOCUMENT = ("document", "passage", "corpus")
 
 
 def item_kinds(model: SentenceTransformer) -> list[str]:
@@ -57,7 +59,7 @@ def side_prompt(model: SentenceTransformer, side: str) -> str:
     An empty prompt of that name says something where another is the default; without one, the default holds.
     """
     prompts = model.prompts or {}
-    names = (side,) if side == "query" else ("document", "passage", "corpus")
+    names = (side,) if side == "query" else DOCUMENT
     found = next((name for name in names if name in prompts), None)
     return default_prompt(model) if found is None else prompts[found] or ""
 
