@@ -174,6 +174,19 @@ def test_batches_mix_and_hold_little_padding() -> None:
     assert not together[0] & together[1]
 
 
+def test_ids_of_another_cut_are_not_reused(tiny_bert: Path, tmp_path: Path) -> None:
+    texts = ["one two three four five six seven eight nine ten eleven twelve"] * 2
+    names = []
+    for side in ("right", "left"):
+        student = load_student(tiny_bert, device="cpu", max_length=6)
+        student.tokenizer.truncation_side = side
+        tokens = build(student, texts, tmp_path)
+        expected = student.preprocess(texts[:1])["input_ids"][0].tolist()
+        assert tokens.features([1])["input_ids"][0].tolist() == expected, side
+        names.append(tokens.name)
+    assert names[0] != names[1]
+
+
 # sources and collator
 
 

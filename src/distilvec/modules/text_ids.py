@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Characters that hardly any vocabulary holds all of.
 _RARE = "\ue000 ☃ 𓀀 ꙮ 龘 ж ক 🜚"
+#: How texts are cut, unless a tokenizer says otherwise.
+_USUAL = {"direction": "right", "strategy": "longest_first"}
 
 
 class TextIds:
@@ -79,7 +81,9 @@ class TextIds:
 
     def describe(self) -> str:
         """Return what the ids depend on besides the texts."""
-        return f"{settings_of(self._core)}|{self.limit}|{self.prompt}"
+        cut = self._core.truncation or _USUAL
+        unusual = "".join(f"{name} {cut[name]}|" for name, usual in _USUAL.items() if cut[name] != usual)
+        return f"{settings_of(self._core)}|{self.limit}|{unusual}{self.prompt}"
 
 
 def id_count(tokenizer: Any) -> int:
