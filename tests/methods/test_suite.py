@@ -15,6 +15,7 @@ from tests.methods.world import CLASSES, World, mean, total, unbuilt
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distilvec.methods.base import Method
+from distilvec.methods.combined import Combined
 from distilvec.methods.contract import check_needs, check_terms
 from distilvec.methods.table import TABLE, build_methods
 from distilvec.modules import sphere
@@ -506,6 +507,12 @@ def test_the_teacher_map_leads_from_the_final_embedding_into_the_teachers_space(
     assert two_teachers.method(name).teacher_map() is None
     full = world.method(name, [4, 6]).teacher_map()
     assert full.in_features == 12
+
+
+@pytest.mark.parametrize(("listed", "leading"), [(["cosine", "leaf"], 1), (["cosine", "mse"], 0)])
+def test_the_map_of_several_is_that_of_the_one_that_lives_there(world, listed, leading) -> None:
+    methods = [world.method(name) for name in listed]
+    assert Combined(methods, [1.0, 1.0]).teacher_map() is methods[leading].teacher_map()
 
 
 @pytest.mark.parametrize("name", ["simcse", "relational", "distillcse", "gaussian", "multi_mse"])

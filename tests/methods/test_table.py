@@ -108,6 +108,7 @@ def test_methods_are_built_alone_at_prefixes_and_together() -> None:
     assert [sub.options.vectors for sub in prefixed.methods] == ["raw"] * 3
     both = build_methods([{"name": "mse", "weight": 2}, {"name": "leaf"}])
     assert (both.name, both.weights) == ("mse + leaf", [2.0, 1.0])
+    assert both.implied_space == "teacher", "as leaf implies it, wherever it stands"
 
 
 def test_the_list_says_what_each_method_needs() -> None:

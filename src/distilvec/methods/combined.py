@@ -68,7 +68,8 @@ class Holder(Method):
             method.keep(folder)
 
     def teacher_map(self) -> nn.Linear | None:
-        maps = (method.teacher_map() for method in self.shipping)
+        at_home = sorted(self.shipping, key=lambda method: method.implied_space != "teacher")
+        maps = (method.teacher_map() for method in at_home)
         return next((linear for linear in maps if linear is not None), None)
 
     def trains_student(self, progress: float) -> bool:
@@ -100,7 +101,7 @@ class Combined(Holder):
         self.ranks = all(method.ranks for method in methods)
         self.needs_teacher = any(method.needs_teacher for method in methods)
         self.trains_on_pairs = any(method.trains_on_pairs for method in methods)
-        self.implied_space = methods[0].implied_space
+        self.implied_space = "teacher" if any(method.implied_space == "teacher" for method in methods) else "own"
         self.prefixes = tuple(sorted({prefix for method in methods for prefix in method.prefixes}))
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
