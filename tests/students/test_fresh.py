@@ -13,6 +13,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from distilvec.errors import DistilvecError
+from distilvec.functional import relation_matrix
 from distilvec.students import StudentTap, describe_student, fresh, load_student, ship
 from distilvec.students.fresh_models import averaged_embeddings, train_tokenizer
 from distilvec.teachers import load_teacher
@@ -126,6 +127,17 @@ def test_a_narrower_student_keeps_the_neighbourhoods(teacher: SentenceTransforme
     torch.testing.assert_close(own.square().mean(), averaged.square().mean())
     whole, narrow = (torch.corrcoef(rows - rows.mean(0)) for rows in (averaged, own))
     assert torch.corrcoef(torch.stack([whole.flatten(), narrow.flatten()]))[0, 1] > 0.9
+
+
+def test_fewer_pieces_than_the_width_keep_their_neighbourhoods(
+    teacher: SentenceTransformer, sentences: list[str]
+) -> None:
+    student = fresh(layers=1, width=320, vocabulary=270, texts=sentences, init_from=teacher).to("cpu")
+    table = teacher[0].model.get_input_embeddings().weight.detach().cpu()
+    rows, _ = averaged_embeddings(student.tokenizer, teacher.tokenizer, table)
+    own = student[0].model.get_input_embeddings().weight.detach()
+    assert own.shape == (270, 320)
+    torch.testing.assert_close(relation_matrix(own), relation_matrix(rows), atol=1e-4, rtol=0)
 
 
 def test_blocks_of_a_teacher_of_the_same_shape_are_copied(

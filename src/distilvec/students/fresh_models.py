@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from distilvec.corpus.keys import PAIR
 from distilvec.errors import DistilvecError
@@ -210,9 +211,13 @@ def _start_from(model: Any, words: Any, teacher: Any) -> None:
 
 
 def _narrow(rows: Tensor, width: int) -> Tensor:
-    """Rows [n, D] in the best subspace of d dimensions, [n, d], with the spread per dimension that they had."""
+    """Rows [n, D] in the best subspace of d dimensions, [n, d], with the spread per dimension that they had.
+
+    Fewer than d rows span n dimensions; the others are zero.
+    """
     _, _, directions = torch.linalg.svd(rows, full_matrices=False)
     narrow: Tensor = rows @ directions[:width].T
+    narrow = functional.pad(narrow, (0, width - narrow.shape[1]))
     spread = rows.square().mean().sqrt() / narrow.square().mean().sqrt()
     return narrow * spread
 
