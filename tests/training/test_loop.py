@@ -22,6 +22,7 @@ from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.methods.base import Needs
 from distilvec.methods.table import build_method
 from distilvec.training import Fitted
+from distilvec.training.log import Sums
 
 
 def test_the_same_run_twice_gives_the_same_numbers(home: Path, tmp_path: Path) -> None:
@@ -54,6 +55,25 @@ def test_terms_are_means_over_the_logged_steps(home: Path, tmp_path: Path) -> No
         expected = np.mean([float(result["terms"][name]) for result in results])
         assert entry[f"term/{name}"] == pytest.approx(expected, rel=1e-5)
     assert entry["loss"] == pytest.approx(np.mean([float(result["loss"].detach()) for result in results]), rel=1e-5)
+
+
+def result(**terms: float) -> dict[str, Any]:
+    return {"terms": {name: torch.tensor(value) for name, value in terms.items()}, "counts": {}}
+
+
+def test_a_term_is_the_mean_over_the_micro_batches_that_have_it() -> None:
+    sums = Sums()
+    for terms in ({"a": 1.0}, {"a": 2.0, "b": 5.0}, {"b": 7.0}, {"a": 6.0}):
+        sums.add(result(**terms))
+    entry = sums.entry(4)
+    assert (entry["term/a"], entry["term/b"]) == (3.0, 6.0)
+
+
+def test_terms_of_a_checkpoint_that_only_counts_micro_batches() -> None:
+    sums = Sums(terms={"a": torch.tensor(4.0), "b": torch.tensor(3.0)}, batches=2)
+    sums.add(result(a=2.0, c=1.0))
+    entry = sums.entry(3)
+    assert (entry["term/a"], entry["term/b"], entry["term/c"]) == (2.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ class Sums:
         loss: of the steps since the last line.
         total: of all steps before it.
         logged: step of the last line.
-        terms, counts: of the micro-batches since then; a term with a count is summed over the items that count in it.
+        terms, counts: of the micro-batches since then. A term is summed over the items that count in it, or, where all
+            do, over the micro-batches that have it; counts are how many they were.
         batches: how many micro-batches they were.
         skipped: steps left out because their gradient at the perturbed weights was not finite.
         seconds: of the training up to the checkpoint.
@@ -39,7 +40,7 @@ class Sums:
     total: float = 0.0
     logged: int = 0
     terms: dict[str, Tensor] = field(default_factory=dict)
-    counts: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, Tensor | int] = field(default_factory=dict)
     batches: int = 0
     skipped: int = 0
     seconds: float = 0.0
@@ -47,10 +48,11 @@ class Sums:
     def add(self, result: dict[str, Any]) -> None:
         """Note the terms of a micro-batch."""
         for name, value in result["terms"].items():
-            count = result["counts"].get(name)
-            self.terms[name] = self.terms.get(name, 0) + (value if count is None else value * count)
-            if count is not None:
-                self.counts[name] = self.counts.get(name, 0) + count
+            count = result["counts"].get(name, 1)
+            # Terms of a checkpoint that has no counts of them count as those of all its micro-batches.
+            before = self.counts.get(name, self.batches if name in self.terms else 0)
+            self.terms[name] = self.terms.get(name, 0) + value * count
+            self.counts[name] = before + count
         self.batches += 1
 
     def entry(self, step: int) -> dict[str, float]:
@@ -61,7 +63,7 @@ class Sums:
             sums = mean_over_ranks(torch.stack(list(self.terms.values()))).tolist()
             for name, value in zip(self.terms, sums, strict=True):
                 # Of the items that count; a teacher that had none of them has said nothing.
-                count = float(self.counts[name]) if name in self.counts else self.batches
+                count = float(self.counts.get(name, self.batches))
                 if count:
                     found[f"term/{name}"] = value / count
         if self.skipped:
