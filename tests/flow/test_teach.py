@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.functions import CountingFunction, lengths
 from tests.jobs import Job, tiny_recipe
 from tests.teachers.serving import serving, vector
@@ -22,6 +23,7 @@ from distilvec.flow.teach import fill_store
 from distilvec.judging import CachedEncoder
 from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
+from distilvec.store.codec import pack, unpack
 from distilvec.teachers import load_teacher
 from distilvec.teachers.answers import Answers
 from distilvec.teachers.callable import CallTeacher, Patience
@@ -65,6 +67,25 @@ def combined(place: Path, storages: tuple[str, str] = ("float32", "float32")) ->
 
 
 TEXTS = [f"sentence number {number} of many" for number in range(60)]
+
+
+@pytest.mark.parametrize(("storage", "far", "told"), [("int8", 60, True), ("int8", 0, False), ("float16", 60, False)])
+def test_a_storage_that_rounds_away_what_differs_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, storage: str, far: float, told: bool
+) -> None:
+    """One dimension that is far off for all texts makes the steps of eight bits wide in all others."""
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    vectors = np.random.default_rng(0).normal(size=(60, 32)).astype(np.float32)
+    vectors[:, 7] += far
+    for name in "ab":
+        np.save(tmp_path / f"{name}.npy", vectors)
+    stored, _ = combined(tmp_path, (storage, "float32"))
+    assert np.isfinite(stored).all()
+    said = [each.getMessage() for each in caplog.records if "rounds away" in each.getMessage()]
+    assert [each.partition(":")[0] for each in said] == ["teacher a"] * told
+    if told:
+        error = np.linalg.norm(unpack(*pack(vectors, storage)) - vectors) / np.linalg.norm(vectors - vectors.mean(0))
+        assert f"{100 * error:.0f} %" in said[0] and error > 0.05
 
 
 def test_combined_store_follows_a_store_made_again(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,8 +25,12 @@ if TYPE_CHECKING:
     from distilvec.flow.prepare import Prepared, Teachers
     from distilvec.flow.score import QueryDocuments, ScoredCorpus
 
+logger = logging.getLogger(__name__)
 #: How a store keeps vectors, from coarse to exact.
 _FINER = ("int8", "float16", "float32")
+#: Rounding of the stored vectors, as a share of their spread, that is worth a warning; of usual teachers in int8 it is
+#: 0.01 to 0.04.
+_ROUNDED = 0.05
 #: Held-out items that agreement is measured on, at most.
 HELD_OUT = 1000
 
@@ -94,6 +99,8 @@ def fill_stores(
     for section, teacher, each in zip(recipe.teachers, teachers.each, wanted, strict=True):
         with copied(recipe, section):
             taught.append(teach_one(section, corpus, stores, shard, teacher=teacher, wanted=each))
+        if shard is None:
+            _warn_of_rounding(section.name, taught[-1].store)
     how = recipe.combine
     if how == "separate" or len(taught) <= 1 or shard is not None:
         return taught
@@ -103,6 +110,19 @@ def fill_stores(
 
     teacher, store, filled, seen = combine(taught, how, corpus, stores, storage, ticker)
     return [Taught(teacher, seen, store, filled)]
+
+
+def _warn_of_rounding(name: str, store: SignalStore) -> None:
+    """Warn of a teacher with one dimension far off, say: coarse storage rounds all others by it."""
+    error = store.statistics().centred_error if len(store) else 0.0
+    if error > _ROUNDED:
+        logger.warning(
+            "teacher %s: storage: %s rounds away %.0f %% of what tells its vectors apart. Choose a finer storage, and "
+            "give the teacher another name, so that it gets a store of its own",
+            name,
+            store.dtype,
+            100 * error,
+        )
 
 
 def combined_storage(recipe: Recipe) -> str:

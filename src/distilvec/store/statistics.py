@@ -26,6 +26,13 @@ class Statistics:
     mean_norm: float
     relative_error: float
 
+    @property
+    def centred_error(self) -> float:
+        """The same error beside the vectors without their mean, which is what tells them apart; 0 if nothing does."""
+        spread = float(np.square(self.std).sum())
+        whole = spread + float(np.square(self.mean).sum())
+        return self.relative_error * float(np.sqrt(whole / spread)) if spread else 0.0
+
 
 @dataclass
 class Moments:
