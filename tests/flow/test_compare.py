@@ -24,6 +24,7 @@ from distilvec.flow.variants import variants_of
 from distilvec.judging import CachedEncoder, NeighbourTask
 from distilvec.judging.automatic import automatic_tasks, halves
 from distilvec.recipe import Recipe
+from distilvec.recipe.defaults import DEFAULTS
 
 METHODS = ["cosine", "mse:init=random", {"name": "talas", "anchored_layers": 1, "lasd_weight": 0.0}]
 
@@ -291,6 +292,43 @@ def test_method_words(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
     assert recipe.optimizer.sharpness is None
     assert found["leaf"].student.space == "teacher" and found["leaf"].method.first.options == {}
     assert found[words[3]].method.first.options == {"prefixes": [8, 16]}
+
+
+def test_a_row_without_options_takes_the_methods_defaults(
+    data: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe names no method, and the row before it has options."""
+    recipe = make_recipe(data, tiny_bert, tmp_path, training={"max_steps": 2, "batch_size": 16})
+    rows = ["cosine:init=random", "cosine"]
+    found = compare(recipe, rows, seeds=1)
+    runs = Path(recipe.output) / "runs"
+    used = [Recipe.load(runs / name / "seed-0" / "recipe.yaml").method for name in ("cosine-init=random", "cosine")]
+    assert [each.entries for each in used] == [[{"name": "cosine", "init": "random"}], [{"name": "cosine"}]]
+    assert "the recipe says of" not in found.table()
+    monkeypatch.setattr(bench, "fit", lambda one, *_, **__: pytest.fail(f"{one.output} is trained again"))
+    assert compare(recipe, rows, seeds=1, reference="cosine").compared.reference == "cosine"
+
+
+def test_a_space_that_the_recipe_gives_holds_for_every_row(data: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    student = {"shrink": {"of": "tiny", "layers": 1}, "space": "own"}
+    recipe = make_recipe(data, tiny_bert, tmp_path, student=student)
+    assert [each.student.space for each in variants_of(recipe, ["cosine", "leaf"]).values()] == ["own", "own"]
+
+
+@pytest.mark.parametrize("own", [{}, {"method": {"name": "mse", "init": "random"}}])
+def test_the_default_method_is_a_row(data: Path, tiny_bert: Path, tmp_path: Path, own: dict[str, Any]) -> None:
+    recipe = make_recipe(data, tiny_bert, tmp_path, training={"max_steps": 2, "batch_size": 16}, **own)
+    found = compare(recipe, ["auto", {"name": "auto", "label": "light", "map": True}, "cosine"], seeds=1)
+    assert list(found.compared.entries)[3:] == ["auto", "light", "cosine"]
+    runs = Path(recipe.output) / "runs"
+    auto, cosine = (Recipe.load(runs / name / "seed-0" / "recipe.yaml") for name in ("auto", "cosine"))
+    row = DEFAULTS["wide"]
+    assert auto.method.entries == row.method and cosine.method.entries == [{"name": "cosine"}]
+    assert auto.student is not None and cosine.student is not None
+    assert [auto.student.space, auto.student.dropout] == [row.student["space"], row.student["dropout"]]
+    assert cosine.student.dropout is None, "the table's student is the default row's alone"
+    with pytest.raises(DistilvecError, match='^method: .*"leef".*"leaf"'):
+        compare(make_recipe(tmp_path / "nothing", tiny_bert, tmp_path), ["auto", "leef"])
 
 
 def test_options_as_dictionaries_and_rows_with_names(data: Path, tiny_bert: Path, tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ def compare(
     recipe: RecipeFile,
     methods: Annotated[
         list[str],
-        typer.Option("--method", "-m", help="a method or module:Class, or with options name:key=value,key=value"),
+        typer.Option("--method", "-m", help="a method, auto or module:Class, or with options name:key=value,key=value"),
     ],
     seeds: Annotated[int, typer.Option(help="seeds per method", min=1)] = 3,
     tune: Annotated[bool, typer.Option("--tune", help="choose each method's learning rate among three")] = False,

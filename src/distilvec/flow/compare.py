@@ -88,7 +88,8 @@ def compare(
         methods: "name" or "name:key=value,key=value" with options of the method, or of the optimizer
             ("talas:optimizer.sharpness.kind=asam"); or dictionaries with `name`, options, `optimizer` (a dictionary)
             and `label`, the row's name in the table and below `runs/`. A class of one's own is "module:Class", or the
-            class. The recipe's own method keeps the recipe's options where none are given.
+            class; "auto" is what a run without a method takes for this student. The recipe's own method keeps the
+            recipe's options where none are given.
         seeds: runs per method, with the recipe's seed and the following ones.
         tune: choose each method's learning rate among a third of the recipe's, itself and three times it, by the
             correlation of similarities with the teacher's on held-out texts after one epoch.
@@ -112,16 +113,17 @@ def compare(
         require(variant, "compare")
     pinned = Path(recipe.output) / "baselines" / SAVED
     recipe = pin(recipe, pinned)
-    if recipe.method.is_open:  # the settings of a comparison do not follow one of its methods
-        recipe = recipe.model_copy(update={"method": variants[first].method})
     named = named_tasks(recipe)
     corpus = open_corpus(recipe)
-    recipe = log_chosen(with_defaults(recipe, corpus))
-    variants = variants_of(recipe, methods)
+    # The settings of a comparison do not follow one of its methods; a row that is "auto" takes what suits the student.
+    recipe = log_chosen(with_defaults(recipe, corpus, choose_method=False))
+    rows = variants_of(recipe, methods)
+    variants = {name: log_chosen(with_defaults(row, corpus)) for name, row in rows.items()}
+    kept = _kept_options(recipe, rows)
     with alone_in(claim(recipe.output)):
         write_text(pinned, recipe.to_yaml())  # seeds that are added later take the same models and data
         bench = Bench(recipe, variants, corpus, open_teachers(recipe, corpus), named, tune=tune)
-        return _compared(bench, first, seeds, tune, of_held_out=made_of_held_out(recipe, named))
+        return _compared(bench, first, seeds, tune, kept=kept, of_held_out=made_of_held_out(recipe, named))
 
 
 def _check_seeds(first: int, seeds: int) -> None:
@@ -140,7 +142,9 @@ def _check_seeds(first: int, seeds: int) -> None:
         )
 
 
-def _compared(bench: Bench, first: str, seeds: int, tune: bool, *, of_held_out: bool) -> Comparison:
+def _compared(
+    bench: Bench, first: str, seeds: int, tune: bool, *, kept: Sequence[str], of_held_out: bool
+) -> Comparison:
     """Train and judge all of them, in a folder that is held; `first` is what the others are compared with."""
     recipe, variants = bench.recipe, bench.variants
     bench.check()
@@ -151,7 +155,8 @@ def _compared(bench: Bench, first: str, seeds: int, tune: bool, *, of_held_out: 
         for name, variant in variants.items():
             results[name].append(bench.run(name, changed(variant, seed=seed, lr=rates.get(name))))
     baselines, notes = bench.baselines(), _notes(recipe, seeds, rates, of_held_out)
-    notes += _kept_options(recipe, variants) + [
+    notes += kept
+    notes += [
         f"{name}: the best rate, {rates[name]:g}, is the {'largest' if rates[name] == max(tried) else 'smallest'} that "
         "was tried; a better one may lie beyond it."
         for name, tried in bench.tried.items()

@@ -26,11 +26,12 @@ logger = logging.getLogger(__name__)
 MOST_TOKEN_STATES = 50_000
 
 
-def with_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
+def with_defaults(recipe: Recipe, corpus: Corpus, *, choose_method: bool = True) -> Recipe:
     """The recipe with a value for every setting that it leaves open; what it gives stands.
 
     Args:
         corpus: its number of texts decides on the epochs.
+        choose_method: False leaves an open method open, for a comparison, whose rows have methods of their own.
 
     Returns:
         A recipe without open settings, whose `chosen` says what was filled in and why.
@@ -43,12 +44,13 @@ def with_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
     texts, chosen = len(corpus.train_rows), list[str]()
     section = _student(recipe, corpus, chosen)
     row = DEFAULTS[kind_of(recipe, section)]
-    method = _method(recipe, section, row, texts)
-    if recipe.method.is_open:
+    method, student = recipe.method.entries, section
+    if recipe.method.is_open and choose_method:
+        method = _method(recipe, section, row, texts)
+        given = {name: value for name, value in section.items() if value is not None}
+        student = _further(recipe, row, method) | given
         shown = " + ".join(_told(entry) for entry in method)
         chosen.append(f"method: {shown}, as the student is {row.kind} (see {row.evidence})")
-    given = {name: value for name, value in section.items() if value is not None}
-    student = (_further(recipe, row, method) | given) if recipe.method.is_open else section
     rate, training = recipe.optimizer.lr, recipe.training
     epochs, batch = training.epochs or row.epochs(texts), training.batch_size or row.batch_size
     left_open = {
@@ -167,10 +169,8 @@ def _student(recipe: Recipe, corpus: Corpus, chosen: list[str]) -> dict[str, Any
 
 
 def _method(recipe: Recipe, section: dict[str, Any], row: Default, texts: int) -> list[dict[str, Any]]:
-    """The entries of the method; an open one takes the row's, as far as the teachers allow it."""
+    """The entries of an open method: the row's, as far as the teachers allow it, and what the recipe says."""
     given = recipe.method.entries
-    if not recipe.method.is_open:
-        return given
     if not recipe.teachers and build_methods(row.method).needs_teacher:
         pairs = recipe.corpus is not None and not isinstance(recipe.corpus.text, str)
         name = "score_kl" if recipe.scorers else "sft" if recipe.task is not None else "mnrl" if pairs else "simcse"

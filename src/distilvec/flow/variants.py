@@ -70,7 +70,7 @@ def variants_of(recipe: Recipe, methods: Spec | Sequence[Spec]) -> dict[str, Rec
         data["cache"] = str(recipe.place)
         student = recipe.student or StudentSection(auto=AutoSection())
         data["student"] = student.model_dump() | {"router": False}
-        if recipe.method.is_open or student.space == recipe.method.build().implied_space:
+        if not recipe.method.is_open and student.space == recipe.method.build().implied_space:
             data["student"]["space"] = None  # each method ships as it implies
         for key, value in row.changes.items():
             section = data
