@@ -31,6 +31,7 @@ from distilvec.choosing.prediction import (
 )
 from distilvec.choosing.sample import sampled
 from distilvec.corpus import read_corpus
+from distilvec.corpus.sources import Part
 from distilvec.errors import DataError, DistilvecError
 from distilvec.flow.run import run
 from distilvec.flow.start import make_student
@@ -286,6 +287,20 @@ def test_texts_that_stand_in_for_held_out_ones_are_not_trained_on(tmp_path: Path
     held, trained = few.texts(few.holdout_rows), few.texts(few.train_rows)
     assert len(held) == 60 and len(trained) > 150
     assert not set(held) & set(trained)
+
+
+def test_a_sample_counts_and_reads_its_own_rows(tmp_path: Path) -> None:
+    """Rows of the first part alone, which weighs little, would give an epoch of another length."""
+    parts = [
+        Part([f"a text number {number}" for number in range(2000)], "many", weight=0.01, prompt="one: "),
+        Part([f"other words {number} here" for number in range(2000)], "few", prompt="two: "),
+    ]
+    few = sampled(read_corpus(parts, tmp_path), 500)
+    rows = few.train_rows
+    assert few.weights is not None and few.domains is not None
+    assert few.epoch_items(rows) == round(few.weights[few.domains[rows]].sum()) > 100
+    assert few.bare(rows) == [text.removeprefix("one: ").removeprefix("two: ") for text in few.texts(rows)]
+    assert few.bare(rows) != few.texts(rows)
 
 
 # measured with the real teacher

@@ -51,6 +51,12 @@ class SampledCorpus:
     def teacher_texts(self, rows: Sequence[int] | np.ndarray | None = None) -> list[str]:
         return self._corpus.teacher_texts(self._rows if rows is None else self._rows[np.asarray(rows, np.int64)])
 
+    def bare(self, rows: np.ndarray) -> list[str]:
+        return self._corpus.bare(self._rows[np.asarray(rows, np.int64)])
+
+    def epoch_items(self, rows: np.ndarray) -> int:
+        return self._corpus.epoch_items(self._rows[np.asarray(rows, np.int64)])
+
     def __reduce__(self) -> tuple[object, ...]:
         return _reopened, (self._corpus.folder, self._corpus.fingerprint, *self._parts)
 
