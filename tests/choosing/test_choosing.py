@@ -289,6 +289,17 @@ def test_texts_that_stand_in_for_held_out_ones_are_not_trained_on(tmp_path: Path
     assert not set(held) & set(trained)
 
 
+def test_a_held_out_text_of_many_pairs_is_sampled_once(tmp_path: Path) -> None:
+    rows = [{"q": f"query {number % 40}", "d": f"document {number}"} for number in range(800)]
+    corpus = read_corpus(rows, tmp_path / "held", text=["q", "d"], holdout=0.2)
+    held = corpus.texts(corpus.holdout_rows)
+    few = sampled(corpus, 2000)
+    assert sorted(few.texts(few.holdout_rows)) == sorted(set(held)) and len(set(held)) < len(held)
+    none = sampled(read_corpus(rows, tmp_path / "none", text=["q", "d"], holdout=0.0), 1000)
+    stand_in = none.texts(none.holdout_rows)
+    assert len(set(stand_in)) == len(stand_in) >= 100
+
+
 def test_a_sample_counts_and_reads_its_own_rows(tmp_path: Path) -> None:
     """Rows of the first part alone, which weighs little, would give an epoch of another length."""
     parts = [

@@ -10,6 +10,7 @@ from typing import cast
 import numpy as np
 
 from distilvec.corpus import Corpus
+from distilvec.corpus.keys import distinct_rows
 from distilvec.corpus.split import leaking
 from distilvec.errors import DataError
 from distilvec.evenly import sampled_rows
@@ -80,7 +81,7 @@ def sampled(corpus: Corpus, limit: int, *, whole: bool = False) -> Corpus:
     """At most `limit` items, a sample of the corpus with a fixed seed: a fifth of them held out, at most 1,000.
 
     The corpus' own held-out items are taken; where it has fewer than 20, a fifth of the training items (at least 20)
-    stand in for them.
+    stand in for them. Each held-out item is there once, as in a run: copies would pass for texts that are alike.
 
     Args:
         whole: more training items than that, so that pairs and triplets are whole.
@@ -88,9 +89,9 @@ def sampled(corpus: Corpus, limit: int, *, whole: bool = False) -> Corpus:
     Raises:
         DataError: fewer than 40 items are left.
     """
-    train, holdout = np.asarray(corpus.train_rows), np.asarray(corpus.holdout_rows)
+    train, holdout = np.asarray(corpus.train_rows), distinct_rows(corpus.keys, corpus.holdout_rows)
     if len(holdout) < FEWEST:
-        holdout = sampled_rows(train, max(FEWEST, len(train) // 5))
+        holdout = sampled_rows(distinct_rows(corpus.keys, train), max(FEWEST, len(train) // 5))
         train = np.setdiff1d(train, holdout)
         train = train[~leaking(corpus.keys, holdout, train)]  # texts of several pairs are on one side
     holdout = sampled_rows(holdout, min(MOST, limit // 5))
