@@ -48,3 +48,15 @@ def test_tuning_a_training_that_keeps_its_best(tmp_path: Path, tiny_bert: Path, 
     found = compare(given, ["cosine"], seeds=1, tune=True)
     assert len(found.tried["cosine"]) == len(FACTORS)
     assert (tmp_path / "out" / "baselines" / "recipe.yaml").is_file()
+    assert "Checkpoints" not in found.table(), "what is judged is not held out of this corpus"
+
+
+@pytest.mark.parametrize(("best", "told"), [("agreement_cosine", True), (None, False)])
+def test_checkpoints_that_were_chosen_on_what_is_judged_are_reported(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], best: str | None, told: bool
+) -> None:
+    training = {"max_steps": 2, "batch_size": 8, "use_cpu": True, "best": best, "evaluate_every": 1}
+    corpus = {"path": sentences[:120], "holdout": 0.4}
+    found = compare(tiny_recipe(tmp_path, tiny_bert, None, corpus=corpus, training=training), ["cosine"], seeds=1)
+    note = "Checkpoints were chosen by agreement on all held-out items, also on those that are judged."
+    assert (note in found.notes) == told

@@ -192,6 +192,8 @@ def _notes(recipe: Recipe, seeds: int, rates: Mapping[str, float], of_held_out: 
     if of_held_out:
         half = ", the half that no rate was chosen on" if rates else ""
         notes.append(f"Tasks were made of the corpus' held-out items{half}.")
+        if recipe.training.best_by_agreement:
+            notes.append("Checkpoints were chosen by agreement on all held-out items, also on those that are judged.")
     return notes
 
 

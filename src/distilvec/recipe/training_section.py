@@ -142,6 +142,11 @@ class TrainingSection(Section):
         return [each for each in ([value] if isinstance(value, str) else value or []) if each != "none"]
 
     @property
+    def best_by_agreement(self) -> bool:
+        """Tell whether the best checkpoint is chosen by agreement on held-out items."""
+        return (self.best or "").removeprefix("eval_").startswith("agreement_")
+
+    @property
     def sharded(self) -> bool:
         """Tell whether each process holds a part of the student: as written, or by `accelerate launch --use_fsdp`."""
         return self.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"

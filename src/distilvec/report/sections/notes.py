@@ -45,7 +45,7 @@ def _of_run(outcome: Outcome) -> Iterator[str]:
         yield "There is no teacher in this run, so nothing is compared with one."
     if not outcome.verdict.agreement and 0 < held < FEWEST and names:
         yield f"{too_few(held)}."
-    if (outcome.recipe.training.best or "").removeprefix("eval_").startswith("agreement_"):
+    if outcome.recipe.training.best_by_agreement:
         yield "The checkpoint was chosen by agreement on the held-out items that are measured."
     if outcome.recipe.judging.compression and outcome.compression is None:
         yield f"No table of compressed forms: it takes {FEWEST} held-out texts, and there are fewer."
