@@ -209,8 +209,24 @@ def test_another_set_belongs_to_another_comparison(
 def test_another_recipe_in_the_same_folder_is_refused(compared: tuple[Recipe, comparison.Comparison]) -> None:
     recipe, _ = compared
     longer = recipe.model_copy(update={"training": recipe.training.model_copy(update={"epochs": 2})})
-    with pytest.raises(DistilvecError, match=r"/out: this comparison was begun with other .*output"):
+    told = r"/out: this comparison .* another recipe \(runs/cosine/seed-4: training\.epochs: 1\.0 there, 2\.0 here\)"
+    with pytest.raises(DistilvecError, match=told):
         compare(longer, ["cosine"], seeds=1)
+
+
+def test_a_labelled_row_with_other_options_is_refused_by_its_option(
+    data: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    """Also where its training was interrupted."""
+    recipe = make_recipe(data, tiny_bert, tmp_path, training={"max_steps": 2, "batch_size": 16})
+    row = {"name": "cosine", "label": "ours", "init": "random"}
+    compare(recipe, [row], seeds=1)
+    scores = tmp_path / "out" / "runs" / "ours" / "seed-0" / "scores.json"
+    for interrupted in (False, True):
+        if interrupted:
+            scores.unlink()
+        with pytest.raises(DistilvecError, match=r"ours/seed-0: method\.init: random there, ridge here.*another label"):
+            compare(recipe, [{**row, "init": "ridge"}], seeds=1)
 
 
 def test_the_true_length_of_the_training_is_reported(data: Path, tiny_bert: Path, tmp_path: Path) -> None:

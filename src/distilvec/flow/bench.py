@@ -30,6 +30,7 @@ from distilvec.flow.judge import (
 )
 from distilvec.flow.lessons import Lessons, ask_teacher, held_out, teach
 from distilvec.flow.output import output_folder
+from distilvec.flow.pin import SAVED
 from distilvec.flow.prepare import Prepared, Teachers, judging_tasks, later_start, make_start
 from distilvec.flow.settle import settle
 from distilvec.flow.start import FOLDER, start_key
@@ -160,11 +161,20 @@ class Bench:
             return {}
         recipe, *holds_for = found.get("identity") or [""]
         wanted = self.holds_for(one)
-        if holds_for[:1] != wanted[1:2] or (recipe != wanted[0] and _differs(recipe, one.recipe)):
-            raise self._refusal(one)
+        changed = [] if recipe == wanted[0] else _differing(recipe, one.recipe)
+        if changed or holds_for[:1] != wanted[1:2]:
+            raise self._refusal(one, changed)
         return found if holds_for == wanted[1:] else {}
 
-    def _refusal(self, one: Prepared) -> DistilvecError:
+    def _refusal(self, one: Prepared, changed: Sequence[str]) -> DistilvecError:
+        """Refuse a training that was begun otherwise; `changed` is what its recipe says otherwise, if it does."""
+        if changed:
+            place = one.output.relative_to(self.folder).as_posix()
+            return DistilvecError(
+                f"this comparison was begun with another recipe ({place}: {'; '.join(changed[:3])})",
+                where=str(self.folder),
+                remedy="Choose another output (-o), or for other options of a row another label.",
+            )
         return DistilvecError(
             "this comparison was begun with other data, another student, other steps or other tasks",
             where=str(self.folder),
@@ -179,11 +189,13 @@ class Bench:
         if known := self.known(file, one):
             return {task: Score.from_dict(score) for task, score in known["scores"].items()}
         try:
-            output_folder(one.recipe, resume=(one.output / "recipe.yaml").is_file())
+            output_folder(one.recipe, resume=(one.output / SAVED).is_file())
         except EnvironmentProblem:  # the folder cannot be written
             raise
         except DistilvecError as error:
-            raise self._refusal(one) from error
+            saved = one.output / SAVED
+            changed = _differing(saved.read_text("utf-8", "replace"), one.recipe) if saved.is_file() else []
+            raise self._refusal(one, changed) from error
         lessons = self.lessons[name]
         trained = fit(one, lessons, resume=_resumes(one))
         one.corpus.kind.ship(one, lessons, trained, one.output / "student")
@@ -273,7 +285,7 @@ class Bench:
             one = self.one(name, candidate, self.folder / "tuning" / slug(name) / f"lr-{rate:g}")
             known = self.known(one.output / "agreement.json", one)
             if not known:
-                output_folder(one.recipe, resume=(one.output / "recipe.yaml").is_file())
+                output_folder(one.recipe, resume=(one.output / SAVED).is_file())
                 try:
                     trained = fit(one, lessons, resume=_resumes(one))
                     known = {"identity": self.holds_for(one), "value": quality(trained.student)}
@@ -350,12 +362,12 @@ def _nothing_to_judge_on(corpus: Corpus, *, halved: bool) -> DistilvecError:
     )
 
 
-def _differs(saved: str, recipe: Recipe) -> bool:
-    """Tell whether a recipe that was written down would have made another student."""
+def _differing(saved: str, recipe: Recipe) -> list[str]:
+    """Return the keys for which a recipe that was written down would have made another student, with both values."""
     try:
-        return bool(differences(Recipe.build(plain_yaml.read(saved)), recipe))
+        return differences(Recipe.build(plain_yaml.read(saved)), recipe)
     except (DistilvecError, yaml.YAMLError):
-        return True
+        return ["the saved one cannot be read"]
 
 
 def _resumes(one: Prepared) -> bool:
