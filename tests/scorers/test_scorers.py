@@ -20,6 +20,7 @@ from tests.training.starting import Starter
 from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertForSequenceClassification
 
 import distilvec
+from distilvec.choosing import dry_run
 from distilvec.choosing.dry_run import plan
 from distilvec.corpus.keys import content_keys
 from distilvec.errors import DataError, DistilvecError
@@ -361,6 +362,29 @@ def test_a_table_that_covers_half_and_knows_other_pairs(
                          scorers=[{"name": "clicks", "scores": str(write(tmp_path / "s.jsonl", told[-1:]))}])
             )
         ).score()  # fmt: skip
+
+
+def test_dry_run_does_not_take_its_few_pairs_for_the_corpus(
+    tmp_path: Path,
+    tiny_bert: Path,
+    sentences: list[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dry_run, "PROBE_TEXTS", 2)
+    told = [{"query": row["q"], "document": row["d"], "score": 1.0} for row in rows_of(sentences[:40])]
+
+    def stages(scores: list[dict[str, Any]]) -> dict[str, str]:
+        table = str(write(tmp_path / "clicks.jsonl", scores))
+        scorers = [{"name": "clicks", "scores": table}, {"name": "words", "call": overlap}]
+        given = settings(tmp_path, tiny_bert, sentences[:40], scorers=scorers)
+        return dict(plan(Recipe.build(given), teaching_only=True).lines)
+
+    assert "of 112 pairs to score" in stages(told)["scorer clicks"]
+    assert "tried without a score" in stages(told[20:21])["scorer clicks"]
+    assert not [message for message in caplog.messages if "about no pair" in message]
+    with pytest.raises(DataError, match=r"^scorer clicks: it has no score for any of the 112 pairs"):
+        stages([{"query": "nobody asks this", "document": "of this", "score": 1.0}])
 
 
 def write(file: Path, rows: list[dict[str, Any]]) -> Path:

@@ -38,7 +38,7 @@ from distilvec.flow.prepare import (
     open_teachers,
     require,
 )
-from distilvec.flow.score import STORAGE, QueryDocuments, score_one, scores_of
+from distilvec.flow.score import STORAGE, QueryDocuments, score_one, scores_of, without_scores
 from distilvec.flow.settle import settle, wants_of
 from distilvec.flow.start import FOLDER
 from distilvec.flow.teach import Taught, held_precision
@@ -249,14 +249,15 @@ def _examples(name: str, seen: TeacherReport) -> list[str]:
 def _probe_scorers(probe: ProbedRecipe, rows: np.ndarray, summary: Plan) -> tuple[float, float, np.ndarray]:
     """Score a few pairs with each scorer; returns seconds and bytes of scoring all, and the scores of these pairs."""
     seconds, disk, scored, kept = 0.0, 0.0, [], probe.real.place
-    pairs = QueryDocuments.of(probe.corpus, rows)
+    pairs, keys = QueryDocuments.of(probe.corpus, rows), np.unique(QueryDocuments.of(probe.corpus).keys, axis=0)
     for section in probe.recipe.scorers:
         scorer = open_scorer(section)
+        if len(keys) and not scorer.knows(keys).any():
+            raise without_scores(section, len(keys))
         begun = time.perf_counter()
         one = score_one(section, scorer, pairs, probe.place / "probe")
         rate = one.filled.distinct / max(time.perf_counter() - begun, 1e-9)
         scored.append(one)
-        keys = np.unique(QueryDocuments.of(probe.corpus).keys, axis=0)
         missing = len(keys)
         if (kept / "stores" / section.name / "store.json").exists():
             there = SignalStore.create(kept / "stores" / section.name, scorer.card, 1, STORAGE)

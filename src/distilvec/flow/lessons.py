@@ -135,10 +135,12 @@ def fill_scores(recipe: Recipe, pairs: QueryDocuments, shard: tuple[int, int] | 
     scored = []
     for section in recipe.scorers:
         with copied(recipe, section):
-            from distilvec.flow.score import score_one
+            from distilvec.flow.score import check_gaps, score_one
             from distilvec.scorers.load import open_scorer
 
             scored.append(score_one(section, open_scorer(section), pairs, recipe.place / "stores", shard))
+            if shard is None:
+                check_gaps(section, scored[-1])
     return scored
 
 

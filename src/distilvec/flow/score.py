@@ -99,7 +99,6 @@ def score_one(
 
     Raises:
         Interrupted: Ctrl-C or SIGTERM; all that was scored is kept.
-        DataError: it has no score for any of them.
     """
     store = SignalStore.create(stores / section.name, scorer.card, 1, STORAGE)
     store.verify(changed=True)
@@ -123,14 +122,21 @@ def score_one(
             remedy="Run the same command again to go on.",
             number=signals.number,
         )
+    return ScoredCorpus(scorer, store, filled)
+
+
+def check_gaps(section: ScorerSection, scored: ScoredCorpus) -> None:
+    """Warn of scores that are about no pair, once all pairs of a corpus were asked about.
+
+    Raises:
+        DataError: it has no score for any of them.
+    """
+    filled, scores = scored.filled, scored.scorer.scores
     if filled.distinct and filled.absent == filled.distinct:
         raise without_scores(section, filled.distinct)
-    if scorer.scores is not None and shard is None:
-        unknown = scorer.scores - (filled.distinct - filled.absent)
-        if unknown > 0:
-            told = "%s: %s of its %s scores are about no pair of the corpus"
-            logger.warning(told, section.name, f"{unknown:,}", f"{scorer.scores:,}")
-    return ScoredCorpus(scorer, store, filled)
+    if scores is not None and (unknown := scores - (filled.distinct - filled.absent)) > 0:
+        told = "%s: %s of its %s scores are about no pair of the corpus"
+        logger.warning(told, section.name, f"{unknown:,}", f"{scores:,}")
 
 
 def without_scores(section: ScorerSection, pairs: int) -> DataError:
@@ -156,7 +162,7 @@ def scores_of(scored: list[ScoredCorpus], pairs: QueryDocuments) -> np.ndarray:
         rows = one.store.rows(pairs.keys)
         values = np.full(len(pairs), np.nan, np.float64)
         values[rows >= 0] = one.store.read(rows[rows >= 0])[:, 0]
-        if len(scored) > 1:
+        if len(scored) > 1 and (rows >= 0).any():  # a dry run's few pairs may have none
             values = (values - np.nanmean(values)) / max(float(np.nanstd(values)), 1e-12)
         each.append(values)
     scores = np.full(len(pairs.corpus), np.nan, np.float32)
