@@ -283,6 +283,9 @@ def test_corpora_that_cannot_be_mined_are_refused(tmp_path: Path, tiny_bert: Pat
     pairs = {"path": pairs_of(sentences[:20]), "text": ["q", "d"]}
     with pytest.raises(DistilvecError, match=r"^corpus\.text: .*text: \[query, answer\]"):
         distilvec.mine(str(tiny_bert), {"path": sentences[:20]}, tmp_path / "a")
+    labelled = [{**row, "y": number % 2} for number, row in enumerate(pairs_of(sentences[:20]))]
+    with pytest.raises(DistilvecError, match=r"^corpus\.label: .*every pair for a query and its answer"):
+        distilvec.mine(str(tiny_bert), {**pairs, "path": labelled, "label": "y"}, tmp_path / "labelled")
     with pytest.raises(DistilvecError, match=r"^mining\.ranks: .*10,000"):
         distilvec.mine(str(tiny_bert), pairs, tmp_path / "b", ranks=(5, 2))
     with pytest.raises(DistilvecError, match=r'^mining\.margin: .*"margin"'):

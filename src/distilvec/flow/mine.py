@@ -61,8 +61,7 @@ def mine_recipe(recipe: Recipe) -> Mined:
         recipe = recipe.model_copy(update={"teachers": recipe.teachers[:1]})
         write_text(folder / SAVED, recipe.to_yaml())
         corpus, further = open_corpus(recipe), further_documents(recipe, work)
-        if corpus.groups is None:
-            raise _single_texts()
+        _check_pairs(corpus)
         teachers = open_teachers(recipe, corpus)
         store = fill_stores(recipe, corpus, teachers)[0].store
         if further is not None:
@@ -129,8 +128,7 @@ class SearchCost(NamedTuple):
 
 def mining_cost(corpus: Corpus, further: Corpus | None, width: int) -> SearchCost:
     """Estimate mining once the vectors of that width are there; the rate is that of a matrix product here and now."""
-    if corpus.groups is None:
-        raise _single_texts()
+    _check_pairs(corpus)
     roles = np.asarray(corpus.roles)
     queries, documents = int((roles == 0).sum()), int((roles != 0).sum()) + (0 if further is None else len(further))
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -143,12 +141,19 @@ def mining_cost(corpus: Corpus, further: Corpus | None, width: int) -> SearchCos
     return SearchCost(queries, documents, products, products / rate)
 
 
-def _single_texts() -> DistilvecError:
-    return DistilvecError(
-        "negatives are mined for queries with an answer, and the corpus has single texts",
-        where="corpus.text",
-        remedy="Name the columns of query and answer: text: [query, answer].",
-    )
+def _check_pairs(corpus: Corpus) -> None:
+    if corpus.groups is None:
+        raise DistilvecError(
+            "negatives are mined for queries with an answer, and the corpus has single texts",
+            where="corpus.text",
+            remedy="Name the columns of query and answer: text: [query, answer].",
+        )
+    if corpus.labels is not None:  # a pair labelled 0 would be written as a query and its answer
+        raise DistilvecError(
+            "mining takes every pair for a query and its answer, and writes no labels",
+            where="corpus.label",
+            remedy="Leave out the pairs that are no answers, and the key label.",
+        )
 
 
 def _mine(
