@@ -202,6 +202,15 @@ def test_zero_rows_are_reported_and_not_compared(tiny_bert: Path, plain: np.ndar
     }
 
 
+def test_zero_rows_are_no_part_of_the_block_beside_them(
+    tiny_bert: Path, plain: np.ndarray, sentences: list[str]
+) -> None:
+    vectors = in_blocks(plain, np.zeros_like(plain), 60, 101)
+    vectors = in_blocks(vectors, encoded(tiny_bert, sentences, prompt="query: "), 102, 150)
+    found = checked(tiny_bert, vectors, sentences).findings
+    assert {each.kind: each.rows for each in found} == {"damaged rows": [(60, 101)], "prompt": [(102, 150)]}
+
+
 def test_it_is_called_from_the_package(
     tiny_bert: Path, plain: np.ndarray, sentences: list[str], tmp_path: Path
 ) -> None:

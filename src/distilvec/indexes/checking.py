@@ -251,19 +251,23 @@ class _Check:
         others = (~self._fits | (np.abs(self._lengths - 1) > _LENGTH)) & ~wrong
         touching = bool(((wrong[1:] & others[:-1]) | (wrong[:-1] & others[1:])).any())
 
-        def is_wrong(rows: Rows) -> Marks:
-            looked = self._look(rows)
-            lengths = _relative_lengths(looked.stored, looked.read)  # 0 of those without a vector
+        usable = np.flatnonzero(self._usable)  # between right and wrong rows, one without a vector is neither
+
+        def is_wrong(places: Rows) -> Marks:
+            looked = self._look(usable[places])
+            lengths = _relative_lengths(looked.stored, looked.read)
             marks = (cosines(looked.read, looked.stored) < self._causes.least) | (np.abs(lengths - 1) > _LENGTH)
             return np.asarray(marks & same(looked) if touching else marks)
 
-        blocks = located(self._sample.rows, wrong, is_wrong)
-        return (ranges(self._sample.rows[wrong]), False) if blocks is None else (blocks, True)
+        blocks = located(np.searchsorted(usable, self._sample.rows), wrong, is_wrong)
+        if blocks is None:
+            return ranges(self._sample.rows[wrong]), False
+        return [(int(usable[first]), int(usable[last])) for first, last in blocks], True
 
     def _look(self, rows: Rows) -> IndexSample:
-        """Further rows; the vector of one that has none is zero."""
+        """Further rows that hold a vector."""
         asked = [self._causes.texts[row] for row in rows]
-        stored = np.where(self._usable[rows, None], np.asarray(self._causes.vectors[rows], np.float32), 0.0)
+        stored = np.asarray(self._causes.vectors[rows], np.float32)
         return IndexSample(rows, asked, stored, self._causes.reader.read(asked))
 
     def _explained(self, looked: IndexSample) -> Marks:
