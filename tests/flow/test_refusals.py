@@ -170,6 +170,19 @@ def test_method_on_pairs_refuses_single_texts_before_teaching(
     assert own.asked <= 2, "how wide its vectors are"
 
 
+def test_pairs_with_several_labels_are_not_all_answers(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    pairs = [{"q": a, "d": b, "alike": i % 2} for i, (a, b) in enumerate(zip(sentences[:60], sentences[60:120]))]
+
+    def prepared(rows: list[dict[str, Any]], **method: Any) -> None:
+        corpus = {"path": rows, "text": ["q", "d"], "label": "alike"}
+        check_job(Job(tiny_recipe(tmp_path, tiny_bert, [], corpus=corpus, method=method)))
+
+    with pytest.raises(DistilvecError, match=r"^corpus\.label: mnrl takes every pair for an anchor and its positive"):
+        prepared(pairs, name="mnrl")
+    prepared([{**pair, "alike": 1} for pair in pairs], name="mnrl")
+    prepared(pairs, name="cosine")
+
+
 def test_workers_with_a_live_teacher_are_refused_before_teaching(
     tmp_path: Path, tiny_bert: Path, sentences: list[str]
 ) -> None:

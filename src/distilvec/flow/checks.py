@@ -41,9 +41,9 @@ def check(prepared: Prepared, student: SentenceTransformer) -> None:
     """Check that a run can be done, as far as recipe, corpus, untrained student and teachers tell.
 
     Raises:
-        DistilvecError: the corpus' labels are of another kind than the task, a teacher's store is another teacher's,
-            `training.best` names nothing that will be measured, the method cannot work with the student or the
-            teachers, or training would refuse its arguments.
+        DistilvecError: the corpus' labels are of another kind than the task, or say of pairs what the method ignores;
+            a teacher's store is another teacher's, `training.best` names nothing that will be measured, the method
+            cannot work with the student or the teachers, or training would refuse its arguments.
         DataError: a labelled file of the task that is not there, has no usable row, or a label that the corpus lacks.
     """
     recipe, corpus, needs = prepared.recipe, prepared.corpus, prepared.needs
@@ -61,6 +61,7 @@ def check(prepared: Prepared, student: SentenceTransformer) -> None:
     if recipe.training.best is not None:
         _check_best(recipe.training.best.removeprefix("eval_"), measured)
     _check_truth(recipe, prepared.tasks)
+    _check_answers(recipe, corpus)
     if needs.scores:
         check_scorers(recipe, corpus)
         _check_negatives(recipe, corpus)
@@ -133,6 +134,18 @@ def _check_truth(recipe: Recipe, tasks: Sequence[JudgingTask]) -> None:
         where=f"task {asked[0]}",
         remedy="Name a model in the task: teacher: FOLDER.",
     )
+
+
+def _check_answers(recipe: Recipe, corpus: Corpus) -> None:
+    """Refuse pairs with several labels for a loss that pulls the texts of every pair together."""
+    if corpus.labels is None or recipe.task is not None or len(np.unique(corpus.labels)) < 2:
+        return
+    if any(entry["name"] == "mnrl" and entry.get("weight") != 0 for entry in recipe.method.entries):
+        raise DistilvecError(
+            "mnrl takes every pair for an anchor and its positive, and the pairs have several labels",
+            where="corpus.label",
+            remedy="Leave out the pairs that are not alike, and the key label.",
+        )
 
 
 def _check_stores(prepared: Prepared) -> None:
