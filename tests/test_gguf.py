@@ -108,14 +108,15 @@ def test_poolings_positions_and_prompts_are_in_the_file_or_in_the_notes(
     first.max_seq_length = 20
     for mode, number in (("cls", 2), ("lasttoken", 3)):
         modules = [first, Pooling(first.get_embedding_dimension(), pooling_mode=mode)]
-        student = SentenceTransformer(modules=modules, device="cpu", prompts={"query": "find: "})
+        student = SentenceTransformer(modules=modules, device="cpu", prompts={"query": "find: ", "document": "text: "})
         student.default_prompt_name = "query"
         student.save(str(tmp_path / mode))
         report = exported(tmp_path / mode, tmp_path / f"{mode}-out", monkeypatch)
         file = BertFile(report.files[0].path)
         assert file.keys["bert.pooling_type"] == number and file.keys["bert.context_length"] == 512
         assert any("after 20 tokens" in note for note in report.notes)
-        assert any("'find: '" in note for note in report.notes) and any("length 1" in note for note in report.notes)
+        assert any("'find: ' (query, default), 'text: ' (document)" in note for note in report.notes)
+        assert any("length 1" in note for note in report.notes)
         few = short(sentences, student)
         expected = student.encode(few, prompt="", normalize_embeddings=True)
         np.testing.assert_allclose(file.encode(few), expected, atol=1e-3)
