@@ -136,6 +136,7 @@ def test_what_has_no_place_is_refused_and_nothing_is_written(
     bert = load_student(students["bert"], device="cpu")
     dense = Dense(bert.get_embedding_dimension(), 8)
     SentenceTransformer(modules=[bert[0], bert[1], dense], device="cpu").save(str(tmp_path / "dense"))
+    SentenceTransformer(str(students["bert"]), device="cpu", truncate_dim=8).save(str(tmp_path / "short"))
     narrow, _ = shrink(bert, layers=1, embedding=12, inner=16, texts=sentences)
     ship(narrow, tmp_path / "too narrow")
     lower = load_student(tiny_model_folders["xlmr"], device="cpu")
@@ -144,6 +145,7 @@ def test_what_has_no_place_is_refused_and_nothing_is_written(
     refused = {
         tmp_path / "lower": "this Unigram tokenizer works otherwise",
         tmp_path / "dense": "a Dense behind the pooling.*space: own",
+        tmp_path / "short": "a Dense behind the pooling.*truncate_dim",
         tmp_path / "too narrow": "24 units.*has 16.*embedding. of 8",
         tiny_model_folders["modernbert"]: "type modernbert.*ONNX",
         tiny_static: "a static table.*ONNX",

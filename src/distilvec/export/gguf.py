@@ -124,9 +124,8 @@ def _readable(student: SentenceTransformer, where: str) -> tuple[str, list[str]]
     elif len(parts) < 2 or not isinstance(parts[1], Pooling) or parts[1].pooling_mode not in _POOLINGS:
         what = "this pooling: it has mean, cls and last token"
     elif behind:
-        what, remedy = f"a {behind[0]} behind the pooling", f"Train with student: {{space: own}}, without it. {remedy}"
-    elif student.truncate_dim is not None:
-        what, remedy = "vectors that are cut (truncate_dim)", "Export the whole model, and cut what llama.cpp gives."
+        what = f"a {behind[0]} behind the pooling"
+        remedy = f"Train with student: {{space: own}}, and save it without truncate_dim. {remedy}"
     if what:
         raise DistilvecError(f"llama.cpp's BERT has no place for {what}", where=where, remedy=remedy)
     notes = []
