@@ -108,14 +108,15 @@ def test_poolings_positions_and_prompts_are_in_the_file_or_in_the_notes(
     first.max_seq_length = 20
     for mode, number in (("cls", 2), ("lasttoken", 3)):
         modules = [first, Pooling(first.get_embedding_dimension(), pooling_mode=mode)]
-        student = SentenceTransformer(modules=modules, device="cpu", prompts={"query": "find: "})
+        student = SentenceTransformer(modules=modules, device="cpu", prompts={"query": "find: ", "document": "text: "})
         student.default_prompt_name = "query"
         student.save(str(tmp_path / mode))
         report = exported(tmp_path / mode, tmp_path / f"{mode}-out", monkeypatch)
         file = BertFile(report.files[0].path)
         assert file.keys["bert.pooling_type"] == number and file.keys["bert.context_length"] == 512
         assert any("after 20 tokens" in note for note in report.notes)
-        assert any("'find: '" in note for note in report.notes) and any("length 1" in note for note in report.notes)
+        assert any("'find: ' (query, default), 'text: ' (document)" in note for note in report.notes)
+        assert any("length 1" in note for note in report.notes)
         few = short(sentences, student)
         expected = student.encode(few, prompt="", normalize_embeddings=True)
         np.testing.assert_allclose(file.encode(few), expected, atol=1e-3)
@@ -130,14 +131,21 @@ def test_what_has_no_place_is_refused_and_nothing_is_written(
 ) -> None:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense
+    from tokenizers.normalizers import NFKC, Lowercase, Sequence
 
     bert = load_student(students["bert"], device="cpu")
     dense = Dense(bert.get_embedding_dimension(), 8)
     SentenceTransformer(modules=[bert[0], bert[1], dense], device="cpu").save(str(tmp_path / "dense"))
+    SentenceTransformer(str(students["bert"]), device="cpu", truncate_dim=8).save(str(tmp_path / "short"))
     narrow, _ = shrink(bert, layers=1, embedding=12, inner=16, texts=sentences)
     ship(narrow, tmp_path / "too narrow")
+    lower = load_student(tiny_model_folders["xlmr"], device="cpu")
+    lower.tokenizer.backend_tokenizer.normalizer = Sequence([NFKC(), Lowercase()])
+    ship(lower, tmp_path / "lower")
     refused = {
+        tmp_path / "lower": "this Unigram tokenizer works otherwise",
         tmp_path / "dense": "a Dense behind the pooling.*space: own",
+        tmp_path / "short": "a Dense behind the pooling.*truncate_dim",
         tmp_path / "too narrow": "24 units.*has 16.*embedding. of 8",
         tiny_model_folders["modernbert"]: "type modernbert.*ONNX",
         tiny_static: "a static table.*ONNX",
@@ -145,7 +153,7 @@ def test_what_has_no_place_is_refused_and_nothing_is_written(
     for folder, words in refused.items():
         with pytest.raises(DistilvecError, match=words):
             exported(folder, tmp_path / "out")
-        assert not (tmp_path / "out").exists()
+        assert not any((tmp_path / "out").glob("*"))
 
 
 def test_the_command(students: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from distilvec.export.llama_tensors import EXACT, Weights, llama_weights
 from distilvec.export.llama_vocabulary import write_vocabulary
 from distilvec.extras import need
 from distilvec.modules.blocks import find_transformer
-from distilvec.modules.pipeline import default_prompt, token_limit
+from distilvec.modules.pipeline import token_limit
 from distilvec.progress import at_work
 from distilvec.words import size
 
@@ -124,16 +124,17 @@ def _readable(student: SentenceTransformer, where: str) -> tuple[str, list[str]]
     elif len(parts) < 2 or not isinstance(parts[1], Pooling) or parts[1].pooling_mode not in _POOLINGS:
         what = "this pooling: it has mean, cls and last token"
     elif behind:
-        what, remedy = f"a {behind[0]} behind the pooling", f"Train with student: {{space: own}}, without it. {remedy}"
-    elif student.truncate_dim is not None:
-        what, remedy = "vectors that are cut (truncate_dim)", "Export the whole model, and cut what llama.cpp gives."
+        what = f"a {behind[0]} behind the pooling"
+        remedy = f"Train with student: {{space: own}}, and save it without truncate_dim. {remedy}"
     if what:
         raise DistilvecError(f"llama.cpp's BERT has no place for {what}", where=where, remedy=remedy)
     notes = []
     if len(parts) == 2:
         notes.append("llama.cpp brings vectors to length 1, which the student does not: compare directions.")
-    if prompt := default_prompt(student):
-        notes.append(f"Put {prompt!r} before each text yourself: a GGUF file has no place for prompts.")
+    default = student.default_prompt_name
+    prompts = [f"{text!r} ({name}{', default' * (name == default)})" for name, text in student.prompts.items() if text]
+    if prompts:
+        notes.append(f"Put prompts before the texts yourself, a GGUF file has no place for them: {', '.join(prompts)}.")
     return _POOLINGS[parts[1].pooling_mode], notes
 
 

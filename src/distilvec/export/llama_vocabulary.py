@@ -11,6 +11,8 @@ from distilvec.errors import DistilvecError
 _NORMAL, _UNKNOWN, _CONTROL, _OWN, _UNUSED = 1, 2, 3, 4, 5
 #: What llama.cpp puts before a piece that starts a word.
 _START = "\u2581"
+#: Normalizers of Unigram that leave usual letters as they are; llama.cpp has no rule for others (Lowercase).
+_OF_SPACES_AND_FORMS = {None, "NFC", "NFKC", "Nmt", "Precompiled", "Replace", "Strip"}
 
 
 def write_vocabulary(writer: Any, tokenizer: Any, rows: int, where: str) -> list[str]:
@@ -82,10 +84,17 @@ def _wordpiece(writer: Any, content: dict[str, Any], tokens: tuple[str, ...], ty
 
 
 def _starts_words(content: dict[str, Any]) -> bool:
-    """Tell whether words start with a space, as in XLM-R."""
+    """Tell whether words start with a space and keep their letters, as in XLM-R."""
     before = content["pre_tokenizer"] or {}
     kinds = {each.get("type") for each in before.get("pretokenizers", [before])}
-    return "Metaspace" in kinds <= {"Metaspace", "WhitespaceSplit"} and not content["model"].get("byte_fallback")
+    whole = {each.get("type") for each in _normalizers(content)} <= _OF_SPACES_AND_FORMS
+    words = "Metaspace" in kinds <= {"Metaspace", "WhitespaceSplit"}
+    return words and whole and not content["model"].get("byte_fallback")
+
+
+def _normalizers(content: dict[str, Any]) -> list[dict[str, Any]]:
+    normalizer = content["normalizer"] or {}
+    return list(normalizer.get("normalizers", [normalizer]))
 
 
 def _unigram(writer: Any, content: dict[str, Any], tokens: tuple[str, ...], types: tuple[int, ...]) -> list[str]:
@@ -97,8 +106,7 @@ def _unigram(writer: Any, content: dict[str, Any], tokens: tuple[str, ...], type
     )
     writer.add_token_types([_UNKNOWN if row == unknown else type_ for row, type_ in enumerate(types)])
     writer.add_add_space_prefix(True)
-    normalizer = content["normalizer"] or {}
-    for each in normalizer.get("normalizers", [normalizer]):
+    for each in _normalizers(content):
         if each.get("precompiled_charsmap"):
             writer.add_precompiled_charsmap(base64.b64decode(each["precompiled_charsmap"]))
             return []
