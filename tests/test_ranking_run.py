@@ -199,6 +199,15 @@ def test_every_answer_of_a_query_is_right(tmp_path: Path) -> None:
         assert {task.search.documents[row] for row in right} == {row["d"] for row in answers if row["q"] == query}
 
 
+def test_a_pair_that_is_labelled_0_is_no_answer(tmp_path: Path) -> None:
+    pairs = [{"q": f"query {row}", "d": f"document {row}", "label": row % 2} for row in range(200)]
+    task = held_out_task(read_corpus(pairs, tmp_path / "corpus", text=["q", "d"], label="label", holdout=0.5))
+    assert task is not None and all(int(query.split()[1]) % 2 for query in task.search.queries)
+    assert len(task.search.documents) == len(pairs)
+    named = [{**row, "label": "no" if row["label"] == 0 else "yes"} for row in pairs]
+    assert held_out_task(read_corpus(named, tmp_path / "named", text=["q", "d"], label="label", holdout=0.5)) is None
+
+
 def test_a_dry_run_trains_a_few_steps(tmp_path: Path, tiny_bert: Path) -> None:
     shown = str(plan(Recipe.build(recipe(tmp_path, tiny_bert))))
     assert "reranking (of the corpus)" in shown and "scorer words" in shown and "margin_mse" in shown
