@@ -182,3 +182,19 @@ def test_a_model_is_shown_the_text_and_asked_as_often_as_wanted(tmp_path: Path, 
     again: Any = _Model(str(tiny_causal), 2)
     again._writer.tokenizer.chat_template = template
     assert again(["A museum.", "A zoo."]) == found
+
+
+def test_a_start_token_that_the_chat_template_writes_is_read_once(tmp_path: Path) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    from distilvec.kinds.writing.questions import _Model
+
+    model: Any = _Model(str(built("gpt2", tmp_path)), 1)
+    tokenizer = model._writer.tokenizer
+    tokenizer.bos_token, start = tokenizer.eos_token, tokenizer.eos_token_id
+    put = TemplateProcessing(single=f"{tokenizer.bos_token} $A", special_tokens=[(tokenizer.bos_token, start)])
+    tokenizer.backend_tokenizer.post_processor = put
+    for template in (TURNS, "{{ bos_token }}" + TURNS):
+        tokenizer.chat_template = template
+        (ids,) = model._writer.answers.prompts([model._prompt("A museum.")], 8)
+        assert ids[0] == start and ids.count(start) == 1

@@ -18,12 +18,14 @@ from tests.training.starting import Starter
 
 from distilvec import plain_yaml
 from distilvec.choosing.dry_run import plan
+from distilvec.corpus import read_corpus
 from distilvec.errors import DistilvecError
 from distilvec.flow.compare import compare
 from distilvec.flow.prepare import require
 from distilvec.flow.run import Run, run
 from distilvec.judging import RetrievalTask
 from distilvec.judging.reranking import RerankingTask, as_found
+from distilvec.kinds.ranking.running import MOST_QUERIES, held_out_task
 from distilvec.kinds.ranking.students import load_ranker
 from distilvec.modules.ranker import as_cross_encoder
 from distilvec.recipe import Recipe
@@ -186,6 +188,24 @@ def test_methods_are_compared_and_tuned_on_held_out_queries(tmp_path: Path, tiny
     found = compare(made, ["margin_mse", "score_bce"], seeds=1, tune=True)
     assert found.rates.keys() == {"margin_mse", "score_bce"}
     assert all(name in found.table() for name in ("margin_mse", "score_bce", "untrained student"))
+
+
+def test_every_answer_of_a_query_is_right(tmp_path: Path) -> None:
+    """Also those in rows that are not among the sample of queries."""
+    answers = [{"q": f"query {row // 4}", "d": f"answer {row} of {row // 4}"} for row in range(1200)]
+    task = held_out_task(read_corpus(answers, tmp_path / "corpus", text=["q", "d"], holdout=0.4))
+    assert task is not None and MOST_QUERIES / 4 < len(task.search.queries) <= MOST_QUERIES
+    for query, right in zip(task.search.queries, task.search.relevance, strict=True):
+        assert {task.search.documents[row] for row in right} == {row["d"] for row in answers if row["q"] == query}
+
+
+def test_a_pair_that_is_labelled_0_is_no_answer(tmp_path: Path) -> None:
+    pairs = [{"q": f"query {row}", "d": f"document {row}", "label": row % 2} for row in range(200)]
+    task = held_out_task(read_corpus(pairs, tmp_path / "corpus", text=["q", "d"], label="label", holdout=0.5))
+    assert task is not None and all(int(query.split()[1]) % 2 for query in task.search.queries)
+    assert len(task.search.documents) == len(pairs)
+    named = [{**row, "label": "no" if row["label"] == 0 else "yes"} for row in pairs]
+    assert held_out_task(read_corpus(named, tmp_path / "named", text=["q", "d"], label="label", holdout=0.5)) is None
 
 
 def test_a_dry_run_trains_a_few_steps(tmp_path: Path, tiny_bert: Path) -> None:

@@ -14,6 +14,8 @@ import distilvec
 from distilvec import folders
 from distilvec.choosing.choose import choose
 from distilvec.cli.disk import pieces
+from distilvec.corpus import read_corpus
+from distilvec.corpus.keys import split_pair
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.compare import compare
 from distilvec.flow.finetune import finetune
@@ -111,6 +113,16 @@ def test_the_best_by_likelihood_is_kept(done: Run) -> None:
     made = Recipe.build(recipe(done.folder.parent.parent))
     found = answer_metrics(done.student, read_items(made, str(done.folder.parent.parent / "validation.jsonl")))
     assert found["likelihood"] == pytest.approx(max(measured), abs=1e-4)
+
+
+def test_files_are_read_as_the_corpus_is(home: Path, tmp_path: Path) -> None:
+    from distilvec.kinds.writing.running import read_items
+
+    row = {"prompt": "Is it late?\n\n", "answer": " yes"}
+    (tmp_path / "spaced.jsonl").write_text(json.dumps(row) + "\n")
+    corpus = read_corpus([row], tmp_path / "corpus", text=["prompt", "answer"], joint=True, holdout=0.0)
+    found = read_items(Recipe.build(recipe(home)), str(tmp_path / "spaced.jsonl"))
+    assert found == [split_pair(text) for text in corpus.texts()] == [("Is it late?", "yes")]
 
 
 def test_methods_are_compared_and_tuned_on_held_out_answers(home: Path) -> None:

@@ -96,6 +96,17 @@ def test_the_likeliest_answer_is_that_of_one_token_after_another(pipeline: Any) 
     assert count == total
 
 
+def test_an_answer_ends_with_the_positions_of_the_model(folder: Path) -> None:
+    writer = writer_of(open_writer(built("gpt2", folder), device="cpu").eval())
+    positions, end = writer.model.config.max_position_embeddings, writer.answers.end
+    with asked(writer), torch.no_grad():
+        writer.model.transformer.ln_f.bias.fill_(1.0)
+        writer.token_head.weight[end] = -100.0  # it never ends by itself
+        short = len(writer.answers.prompts(["short"], 1)[0])
+        for prompt, read in (("long " * positions, positions // 2), ("short", short)):
+            assert write(writer, [prompt], positions)[1] == positions - read
+
+
 def test_drawn_answers_follow_their_seed_alone(pipeline: Any) -> None:
     writer = writer_of(pipeline)
     state = torch.get_rng_state()

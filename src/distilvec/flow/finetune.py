@@ -39,9 +39,9 @@ from distilvec.training.distributed import launched
 
 logger = logging.getLogger(__name__)
 RECORD, REPORT = "finetune.json", "report"
-#: Every row counts, also a text that occurs twice; only absurdly long ones are left out.
 #: Learning rate of all weights.
 RATE = 2e-5
+#: Every row counts, also a text that occurs twice; only absurdly long ones are left out.
 _AS_GIVEN = {"holdout": 0.0, "repeated": True, "max_characters": 100_000}
 _USES = ("train", "validation", "test")
 #: Of a run's folder, what goes with the model.

@@ -140,26 +140,35 @@ def _pair_tasks(corpus: Corpus, task: str | None) -> list[JudgingTask | None]:
         return []
     left, right = corpus.texts(anchors), corpus.texts(positives)
     begin = (corpus.prompts["query"], corpus.prompts["document"]) if corpus.prompts else None
-    if corpus.labels is None:
-        return [RetrievalTask.from_pairs("retrieval", left, right, domain="in", begin=begin)]
-    if corpus.label_names is not None or _codes(corpus.labels, task):
-        return []
-    scores = corpus.labels[anchors].astype(np.float64)
-    low, high = float(scores.min()), float(scores.max())
-    if low == high:
-        if low < corpus.labels.max():  # none of the held-out pairs is alike
-            return []
-        return [RetrievalTask.from_pairs("retrieval", left, right, domain="in", begin=begin)]
-    right_ones = np.flatnonzero(scores >= low + 0.75 * (high - low)).tolist()
     tasks: list[JudgingTask | None] = []
-    if set(np.unique(scores)) == {0.0, 1.0}:
-        tasks.append(PairTask("pairs", left, right, (scores == 1).tolist(), domain="in"))
-    else:
-        tasks.append(SimilarityTask("similarity", left, right, scores.tolist(), domain="in"))
+    if corpus.labels is not None:
+        if corpus.label_names is not None or _codes(corpus.labels, task):
+            return []
+        scores = corpus.labels[anchors].astype(np.float64)
+        if set(np.unique(scores)) == {0.0, 1.0}:
+            tasks.append(PairTask("pairs", left, right, (scores == 1).tolist(), domain="in"))
+        elif np.ptp(scores):
+            tasks.append(SimilarityTask("similarity", left, right, scores.tolist(), domain="in"))
+    right_ones = np.flatnonzero(answering(corpus, anchors)).tolist()
     if len(right_ones) >= FEWEST:
         chosen = [left[row] for row in right_ones], [right[row] for row in right_ones]
         tasks.append(RetrievalTask.from_pairs("retrieval", *chosen, domain="in", begin=begin))
     return tasks
+
+
+def answering(corpus: Corpus, anchors: np.ndarray) -> np.ndarray:
+    """Tell which pairs are an anchor and its answer: all without labels, else those in the upper quarter of the scale.
+
+    Args:
+        anchors: rows of the pairs' first texts.
+    """
+    if corpus.labels is None or corpus.label_names is not None or not len(anchors):
+        return np.full(len(anchors), corpus.labels is None)
+    scores = corpus.labels[anchors].astype(np.float64)
+    low, high = float(scores.min()), float(scores.max())
+    if low == high < corpus.labels.max():  # none of these pairs is alike
+        return np.zeros(len(anchors), bool)
+    return np.asarray(scores >= low + 0.75 * (high - low))
 
 
 def _codes(labels: np.ndarray, task: str | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -124,15 +125,16 @@ def write(
     """Answers to prompts, without white space at their ends, and how many tokens were written; within `asked`.
 
     Args:
-        longest: tokens of an answer, at most.
+        longest: tokens of an answer, at most; fewer where the model has no more positions.
         seed: of drawing from the model's own distribution (temperature 1); None = the likeliest token each time.
     """
     import torch
     from transformers import GenerationConfig
 
     end, pad = writer.answers.end, int(writer.tokenizer.pad_token_id)
+    positions = getattr(writer.model.config, "max_position_embeddings", None) or sys.maxsize
     how: dict[str, Any] = {"do_sample": False} if seed is None else {"do_sample": True, "top_k": 0, "temperature": 1.0}
-    config = GenerationConfig(max_new_tokens=longest, eos_token_id=end, pad_token_id=pad, bos_token_id=None, **how)
+    config = GenerationConfig(eos_token_id=end, pad_token_id=pad, bos_token_id=None, **how)
     spelt = writer.answers.prompts(prompts, longest)
     answers, count = [""] * len(prompts), 0
     with torch.random.fork_rng(devices=[]), _own_defaults(writer.model, config):
@@ -142,7 +144,7 @@ def write(
             width = max(len(spelt[row]) for row in rows)
             ids = torch.tensor([[pad] * (width - len(spelt[row])) + spelt[row] for row in rows])
             mask = torch.tensor([[0] * (width - len(spelt[row])) + [1] * len(spelt[row]) for row in rows])
-            device = writer.model.device
+            device, config.max_new_tokens = writer.model.device, min(longest, positions - width)
             given = {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
             written = writer.model.generate(**given, generation_config=config)[:, width:]
             for row, own in zip(rows, written.tolist(), strict=True):

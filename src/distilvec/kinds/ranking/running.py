@@ -11,8 +11,9 @@ import numpy as np
 from distilvec.corpus.keys import join_pair
 from distilvec.errors import DistilvecError
 from distilvec.evenly import sampled_rows
+from distilvec.flow.score import QueryDocuments
 from distilvec.judging import TRAINED, UNTRAINED, HeldOutTexts, RetrievalTask, Verdict, judge_run
-from distilvec.judging.automatic import FEWEST, held_out_pairs
+from distilvec.judging.automatic import FEWEST, answering, held_out_pairs
 from distilvec.judging.reranking import RerankingTask, as_found
 from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.table import TABLE, resolve
@@ -83,15 +84,22 @@ def ranking_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) 
 
 
 def held_out_task(corpus: Corpus) -> RerankingTask | None:
-    """The search for held-out queries' positives among the corpus' documents; None if there are too few."""
+    """The search for all positives of held-out queries among the corpus' documents; None if there are too few."""
     if corpus.groups is None or corpus.roles is None:
         return None
-    anchors, positives = held_out_pairs(corpus)
+    anchors = held_out_pairs(corpus)[0]
+    anchors = anchors[answering(corpus, anchors)]
     if len(anchors) < FEWEST:
         return None
-    chosen = sampled_rows(np.arange(len(anchors)), MOST_QUERIES)
-    anchors, positives = anchors[chosen], positives[chosen]
-    others = np.setdiff1d(np.flatnonzero(np.asarray(corpus.roles) != 0), positives)
+    groups, roles, halves = np.asarray(corpus.groups), np.asarray(corpus.roles), corpus.keys.view("<u8")[:, 0]
+    # A query may have further answers in other rows.
+    asked = np.isin(halves, halves[sampled_rows(anchors, MOST_QUERIES)]) & (roles == 0)
+    pairs = QueryDocuments.of(corpus, np.flatnonzero(np.isin(groups, groups[asked])))
+    answers = roles[pairs.documents] == 1
+    anchors, positives = pairs.queries[answers], pairs.documents[answers]
+    right_ones = answering(corpus, anchors)
+    anchors, positives = anchors[right_ones], positives[right_ones]
+    others = np.setdiff1d(np.flatnonzero(roles != 0), positives)
     documents = np.concatenate([positives, sampled_rows(others, MOST_DOCUMENTS - len(positives))])
     right = {number: {number: 1.0} for number in range(len(anchors))}
     return RerankingTask(
@@ -132,8 +140,8 @@ def judge_ranking(
     untrained, shipped = students
     ranked = [task for task in tasks if isinstance(task, RerankingTask)]
     if not ranked:
-        what = f"of held-out queries there are fewer than {FEWEST}. Raise corpus.holdout, or name a retrieval task"
-        return Verdict(alarms=[f"Nothing says how good the student is: {what} under judging.tasks."])
+        what = f"of held-out queries with an answer there are fewer than {FEWEST}. Raise corpus.holdout, or name a"
+        return Verdict(alarms=[f"Nothing says how good the student is: {what} retrieval task under judging.tasks."])
     models: dict[str, Any] = {}
     for each in lessons.scored if recipe.judging.agreement else ():
         if not each.scorer.can.made and (known := _known(each, ranked)) is not None:

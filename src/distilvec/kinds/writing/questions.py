@@ -264,6 +264,8 @@ class _Model:
     def _prompt(self, text: str) -> str:
         from jinja2 import TemplateError
 
+        from distilvec.modules.promised_tokens import around
+
         tokenizer = self._writer.tokenizer
         if getattr(tokenizer, "chat_template", None):
             turns = [{"role": "system", "content": _TASK}]
@@ -272,8 +274,10 @@ class _Model:
             turns.append({"role": "user", "content": text})
             # Some templates know no system role; what it says then stands before the first passage.
             first = {"role": "user", "content": f"{_TASK}\n\n{turns[1]['content']}"}
+            start = tokenizer.decode(around(tokenizer)[0])  # stands in most templates, and is put before the ids again
             for each in (turns, [first, *turns[2:]]):
                 with contextlib.suppress(TemplateError):
-                    return str(tokenizer.apply_chat_template(each, tokenize=False, add_generation_prompt=True))
+                    shown = str(tokenizer.apply_chat_template(each, tokenize=False, add_generation_prompt=True))
+                    return shown.removeprefix(start)
         shown = "".join(f"Passage: {passage}\nQuestion: {question}\n\n" for passage, question in _EXAMPLES)
         return f"{_TASK}\n\n{shown}Passage: {' '.join(text.split())}\nQuestion:"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distilvec.corpus.keys import split_pair
+from distilvec.corpus.keys import canonical, split_pair
 from distilvec.errors import DistilvecError
 from distilvec.evenly import sampled_rows
 from distilvec.judging import TRAINED, UNTRAINED, GenerationTask, HeldOutTexts, Verdict, judge_run
@@ -72,14 +72,15 @@ def quality(corpus: Corpus, lessons: Lessons) -> Callable[[Any], float]:
 
 
 def read_items(recipe: Recipe, file: str) -> Items:
-    """Prompts with answers of a file with the corpus' columns.
+    """Prompts with answers of a file with the corpus' columns, without white space around them as in the corpus.
 
     Raises:
         DataError: no such file or column, or an empty text, with its line.
     """
     prompt, answer = list(given(recipe.corpus, "corpus").text)
     table = read_table(Path(file))
-    return list(zip(table.texts(prompt), table.texts(answer), strict=True))
+    prompts, answers = ([canonical(text) for text in table.texts(column)] for column in (prompt, answer))
+    return list(zip(prompts, answers, strict=True))
 
 
 def writing_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) -> list[JudgingTask]:
