@@ -16,6 +16,7 @@ from unittest.mock import MagicMock, patch
 import numpy as np
 import pytest
 import torch
+from sentence_transformers.sentence_transformer.modules import Dense
 from tests.jobs import Job
 
 from distilvec.choosing import settle_student
@@ -95,12 +96,17 @@ def test_the_smaller_limit_counts() -> None:
 # shapes
 
 
-@pytest.mark.parametrize("kind", ["bert", "distilbert", "xlmr", "qwen3", "modernbert"])
+@pytest.mark.parametrize(
+    ("kind", "dense"),
+    [("bert", False), ("bert", True), ("distilbert", False), ("xlmr", False), ("qwen3", False), ("modernbert", False)],
+)
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
 def test_candidates_use_a_budget_up_and_stay_within(
-    kind: str, share: float, tiny_model_folders: dict[str, Path], sentences: list[str]
+    kind: str, dense: bool, share: float, tiny_model_folders: dict[str, Path], sentences: list[str]
 ) -> None:
     source, texts = load_student(tiny_model_folders[kind]), [" ".join(text.split()[:8]) for text in sentences]
+    if dense:
+        source.append(Dense(source.get_embedding_dimension() or 0, 64))
     most = int(share * parameters(source))
     try:
         found = shapes("big", source, most)

@@ -18,7 +18,7 @@ from distilvec.choosing.scale import rates
 from distilvec.choosing.scale.rates import scale
 from distilvec.choosing.scale.reckoning import PEAKS, Devices, Rates, Scale
 from distilvec.cli.main import main
-from distilvec.corpus import read_corpus
+from distilvec.corpus import Part, read_corpus
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import parameters
 from distilvec.recipe import Recipe
@@ -226,6 +226,17 @@ def test_scale_refuses_to_measure_a_paid_service(tmp_path: Path, tiny_bert: Path
     service = {"name": "paid", "api": {"url": "http://localhost:9", "model": "m"}}
     with pytest.raises(DistilvecError, match="teacher paid.*--dry-run"):
         scale(tiny_recipe(tmp_path, tiny_bert, sentences[:120], teachers=[service]), rows=1000)
+
+
+@pytest.mark.parametrize(("training", "read"), [({"epochs": 2}, 2 * (3 * 60 + 40)), ({"max_steps": 10}, 160)])
+def test_a_training_reads_the_texts_of_a_part_as_often_as_its_weight_says(
+    training: dict[str, int], read: int, tmp_path: Path, tiny_bert: Path
+) -> None:
+    texts = [f"a text with the number {number}" for number in range(100)]
+    parts = [{"path": texts[:60], "name": "often", "weight": 3}, {"path": texts[60:], "name": "once"}]
+    given = tiny_recipe(tmp_path, tiny_bert, texts, corpus={"parts": parts}, training={"batch_size": 16, **training})
+    several = [Part(texts[:60], "often", weight=3), Part(texts[60:], "once")]
+    assert texts_read(given, read_corpus(several, tmp_path / "corpus", holdout=0)) == read
 
 
 def test_forecast_counts_both_texts_of_a_pair(tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sentence_transformers.sentence_transformer.modules import Dense
 
 import distilvec
 from distilvec.corpus import read_corpus
@@ -135,6 +136,10 @@ def test_parameters_is_a_budget(real_teacher_folder: Path) -> None:
         cut = cut_of(model, most)
         made = distilvec.shrink(model, **cut, texts=["a few words to cut it by", "and some more of them"])[0]
         assert 0.9 * most < parameters(made) <= most, cut
+    for sizes in (384, 1536), (1536, 384):  # behind the pooling, as EmbeddingGemma and LaBSE have some
+        model.append(Dense(*sizes))
+    made = distilvec.shrink(model, **cut_of(model, 4_000_000), texts=["a few words to cut it by", "and some more"])[0]
+    assert 3_600_000 < parameters(made) <= 4_000_000
     with pytest.raises(DistilvecError, match=r"parameters"):
         cut_of(model, 1000)
     with pytest.raises(DistilvecError, match=r"parameters"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -193,6 +193,15 @@ def test_the_teacher_is_judged_behind_the_prompts_that_it_taught_with(tmp_path: 
         prompt = "query: " if texts is asked else "passage: "
         np.testing.assert_allclose(found, teacher.encode([prompt + text for text in texts]), atol=2e-3)
     np.testing.assert_allclose(encoder(asked), teacher.encode(asked), atol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["concatenate", "average"])
+def test_combined_teachers_have_nothing_where_one_of_them_lacks_an_item(how: Literal["concatenate", "average"]) -> None:
+    some = load_teacher(call=lambda texts: [None if "odd" in text else [1.0, 2.0] for text in texts])
+    both = CombinedTeacher([load_teacher(call=lambda texts: np.ones((len(texts), 2))), some], [1.0, 1.0], how)
+    found = both.signals(["a text", "an odd one"])
+    assert found.present.tolist() == [True, False] and found.sentence is not None
+    assert found.sentence.isfinite().all() and not found.sentence[1].any()
 
 
 def test_combined_teachers_keep_their_own_sides(tmp_path: Path, tiny_bert: Path) -> None:

@@ -20,6 +20,7 @@ from distilvec.flow.ray import teach_alone
 from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
 from distilvec.teachers import batch_endpoint, batch_lines
+from distilvec.teachers.sections import ApiSection
 
 TEXTS = [f"text {number} of a{'t' * (number % 7)}" for number in range(40)]
 
@@ -205,6 +206,19 @@ def test_a_job_that_the_service_does_not_take_says_why(service: BatchService, tm
     service.jobs.clear()
     with pytest.raises(EnvironmentProblem, match="no /batches/job-0"):
         teach_alone(recipe)
+
+
+def test_nothing_is_waited_for_behind_the_last_try() -> None:
+    waited: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        return False
+
+    endpoint = batch_endpoint.BatchEndpoint(ApiSection(url="http://127.0.0.1:9/v1", model="m", attempts=2), wait=wait)
+    with pytest.raises(EnvironmentProblem, match="2 requests for /batches failed"):
+        endpoint.asked("GET", "/batches")
+    assert len(waited) == 1
 
 
 def test_a_job_whose_answer_was_lost_is_found_again(service: BatchService, tmp_path: Path) -> None:

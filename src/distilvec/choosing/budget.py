@@ -9,7 +9,7 @@ from distilvec.choosing.candidates import Candidate
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer
 from distilvec.students.shape import is_alike
-from distilvec.students.sizes import FEWEST_PIECES, Sizes
+from distilvec.students.sizes import FEWEST_PIECES, Sizes, behind_transformer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -89,7 +89,7 @@ def shapes(
     whole = sum(parameter.numel() for name, parameter in model.named_parameters() if not name.startswith("pooler."))
     limit = whole // 2 if most is None else most
     rows = int(model.get_input_embeddings().weight.shape[0])
-    cut_limit = limit - mapped * (source.get_embedding_dimension() or 0)
+    cut_limit = limit - mapped * (source.get_embedding_dimension() or 0) - behind_transformer(source, model)
     depths = [depth for depth in DEPTHS if depth <= count]
     if is_alike(model):
         sizes = Sizes.of(model, positions)

@@ -115,8 +115,8 @@ def planned(recipe: Recipe, sample: int) -> Planned:
 
 
 def texts_read(recipe: Recipe, corpus: Corpus) -> int:
-    """Texts that the recipe's training reads, repetitions counted."""
-    steps, texts = recipe.training.max_steps, len(corpus.train_rows)
+    """Texts that the recipe's training reads, repetitions and weights counted."""
+    steps, texts = recipe.training.max_steps, corpus.epoch_items(corpus.train_rows)
     each = texts / max(_items(recipe, corpus), 1)
     if not steps:
         return int(given(recipe.training.epochs, "training.epochs") * texts)

@@ -102,11 +102,13 @@ class CombinedTeacher(Teacher):
         return self.combined([teacher.encode_document(texts) for teacher in self.teachers])
 
     def combined(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
-        """float32 [n, D_k] each -> [n, D]; rows of NaN stay."""
+        """float32 [n, D_k] each -> [n, D]; all NaN where one of the teachers has a row of NaN."""
         units = [each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-12) for each in vectors]
         if self.how == "concatenate":
             scaled = [np.sqrt(weight) * each for weight, each in zip(self.weights, units, strict=True)]
-            return np.concatenate(scaled, axis=1).astype(np.float32)
+            joined = np.concatenate(scaled, axis=1).astype(np.float32)
+            joined[np.isnan(joined).any(axis=1)] = np.nan
+            return joined
         mean = sum(weight * each for weight, each in zip(self.weights, units, strict=True))
         return np.asarray(mean / np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12), np.float32)
 

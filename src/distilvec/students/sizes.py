@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError
-from distilvec.modules.blocks import class_names, find_blocks, find_transformer
+from distilvec.modules.blocks import class_names, find_blocks, find_transformer, parameters
 from distilvec.modules.pipeline import usable_positions
 from distilvec.students.shape import feed_forward, heads_of, is_alike
 
@@ -126,14 +126,19 @@ DEPTH, TABLE = 2 / 3, 0.35
 PLAIN_DEPTH, PLAIN_UNITS = 1 / 3, 1 / 3
 
 
-def cut_of(source: SentenceTransformer, parameters: int | None = None) -> dict[str, Any]:
+def behind_transformer(source: SentenceTransformer, model: Any) -> int:
+    """Parameters of a model's layers behind its transformer (Dense), which every student cut out of it keeps."""
+    return parameters(source) - parameters(model)
+
+
+def cut_of(source: SentenceTransformer, at_most: int | None = None) -> dict[str, Any]:
     """The sizes of a student that is cut out of a model, without trying any.
 
     BERT-like ones keep all pieces in a factorised table and two thirds of their blocks, as far as they fit.
 
     Args:
         source: the model.
-        parameters: at most so many; None = a quarter, and half of the blocks of a model too small for that.
+        at_most: so many parameters; None = a quarter, and half of the blocks of a model too small for that.
 
     Raises:
         DistilvecError: nothing is as small as that.
@@ -147,18 +152,19 @@ def cut_of(source: SentenceTransformer, parameters: int | None = None) -> dict[s
             remedy="Name another: student: {model: ...}.",
         )
     model, alike = transformer.model, is_alike(transformer.model)
-    most = sum(each.numel() for each in source.parameters()) // 4 if parameters is None else parameters
+    most = parameters(source) // 4 if at_most is None else at_most
+    left = most - behind_transformer(source, model)
     for depth in range(max(1, round((DEPTH if alike else PLAIN_DEPTH) * len(blocks[1]))), 0, -1):
         if alike:
             sizes = Sizes.of(model, None)
-            cut = sizes.cut(depth, TABLE, most, whole=True)
+            cut = sizes.cut(depth, TABLE, left, whole=True)
             if cut is not None and cut.get("inner", sizes.units) < sizes.units // _FEWEST_SHARE and depth > 1:
                 continue  # a shallower one with feed-forward networks that deserve the name
         else:
-            cut = _plain_cut(model, blocks[1], depth, most)
+            cut = _plain_cut(model, blocks[1], depth, left)
         if cut is not None:
             return {name: size for name, size in cut.items() if name != "positions"}
-    if parameters is None:
+    if at_most is None:
         return {"layers": max(1, len(blocks[1]) // 2)}
     raise DistilvecError(
         f"no student cut out of this model has at most {most:,} parameters",

@@ -81,8 +81,9 @@ class BatchEndpoint(Endpoint):
                 problem = f"HTTP {answer.status_code}: {self._said(content)}"
             except (httpx2.HTTPError, TypeError, ValueError) as error:
                 problem = self._hidden(f"{type(error).__name__}: {str(error)[:200]}")
-            patience = wait or min(2.0**attempt, LONGEST_WAIT) * random.uniform(0.5, 1.0)
-            self._tell(problem, patience)
-            self._patiently(patience)
+            if attempt + 1 < self._api.attempts:
+                patience = wait or min(2.0**attempt, LONGEST_WAIT) * random.uniform(0.5, 1.0)
+                self._tell(problem, patience)
+                self._patiently(patience)
         what = f"{self._api.attempts} requests for {path} failed, the last so: {problem}"
         raise EnvironmentProblem(what, where=self._where, remedy="What came is kept; run the same command again later.")
