@@ -221,9 +221,10 @@ def load_onnx(
         raise DistilvecError(f'"{precision}" is not a precision', remedy=nearest(precision, files))
     for file in (CONFIG, "tokenizer.json", files[precision]):
         if not (folder / file).is_file():
-            raise DistilvecError(
-                f"there is no {file}", where=str(folder), remedy="Give a folder that `distilvec export` has written."
-            )
+            remedy = "Give a folder that `distilvec export` has written."
+            if file == files["int8"] and (folder / files["float32"]).is_file():
+                remedy = "Export again without --no-quantize."
+            raise DistilvecError(f"there is no {file}", where=str(folder), remedy=remedy)
     if engine not in ENGINES:
         raise DistilvecError(f'"{engine}" is not an engine', remedy=nearest(engine, ENGINES))
     try:
