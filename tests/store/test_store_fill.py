@@ -275,6 +275,8 @@ def test_the_first_of_equal_keys_counts(compared: int, monkeypatch: pytest.Monke
         words = np.random.default_rng(count).integers(0, 7, (count, 2)).astype(np.uint64)
         firsts = [row for row in range(count) if not (words[:row] == words[row]).all(axis=1).any()]
         assert distinct_positions(words, None).tolist() == firsts
+        words[:, 0] = np.arange(count)[::-1]  # none are equal
+        assert distinct_positions(words, None).tolist() == list(range(count))
 
 
 def test_teacher_stream_is_closed_when_writing_fails(tmp_path: Path) -> None:

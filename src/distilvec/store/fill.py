@@ -103,9 +103,10 @@ def fill(
     filling = _filling(store, teacher, texts, keys, wanted)
     store.refresh()
     distinct = distinct_positions(key_words(keys), options.get("shard"))
-    todo, total = spilled(distinct[filling.missing(distinct)]), len(distinct)
+    total, missing = len(distinct), filling.missing(distinct)
+    todo = spilled(distinct if missing.all() else distinct[missing])
     present = total - len(todo)
-    del distinct
+    del distinct, missing
 
     def goes_on(covered: int) -> bool:
         if (progress := options.get("progress")) is not None:
@@ -190,6 +191,23 @@ def distinct_positions(words: np.ndarray, shard: tuple[int, int] | None) -> np.n
     Raises:
         DistilvecError: there is no such shard.
     """
+    positions = np.arange(len(words)) if _all_differ(words[:, 0]) else _firsts(words)
+    if shard is None:
+        return positions
+    number, shards = shard
+    if not 0 <= number < shards:
+        raise DistilvecError(f"shard {number} of {shards} does not exist, shards count from 0")
+    own: np.ndarray = positions[words[positions, 0] % np.uint64(shards) == number]
+    return own
+
+
+def _all_differ(numbers: np.ndarray) -> bool:
+    ordered = np.sort(numbers)
+    return bool((ordered[1:] != ordered[:-1]).all())
+
+
+def _firsts(words: np.ndarray) -> np.ndarray:
+    """Positions int64 [m] of the first of equal keys; in twice the memory that it takes to see that none are equal."""
     order = np.lexsort((words[:, 1], words[:, 0]))  # stable: equal keys stay in their order
     first = np.ones(len(order), dtype=bool)
     for start in range(1, len(order), COMPARED):  # without a copy of all keys in order
@@ -198,13 +216,7 @@ def distinct_positions(words: np.ndarray, shard: tuple[int, int] | None) -> np.n
     positions: np.ndarray = order[first]
     del order
     positions.sort()
-    if shard is None:
-        return positions
-    number, shards = shard
-    if not 0 <= number < shards:
-        raise DistilvecError(f"shard {number} of {shards} does not exist, shards count from 0")
-    own: np.ndarray = positions[words[positions, 0] % np.uint64(shards) == number]
-    return own
+    return positions
 
 
 class _VectorFilling:
