@@ -129,3 +129,13 @@ def test_pieces_per_word_count_whole_words_of_other_scripts(text: str, words: in
     at_spaces.pre_tokenizer = WhitespaceSplit()
     found = _pieces("a domain", [text], (at_spaces, at_spaces), 0)
     assert found.student == found.teacher == pytest.approx(len(text.split()) / words)
+
+
+@pytest.mark.parametrize(("origin", "said"), [("head", "after the trained linear head"), ("space", "lives in the")])
+def test_searches_of_the_teachers_index_say_whose_vectors_they_are(origin: str, said: str) -> None:
+    """A student in its own space ships without the map that these searches went through."""
+    agreement = example()["agreement"]
+    agreement.values["cosine_from"] = origin
+    page = render_markdown(example(agreement={"values": agreement.values}))
+    (line,) = [each for each in page.splitlines() if each.startswith("| on the teacher's index")]
+    assert said in line and ("which ships with space: teacher only" in line) == (origin == "head")
