@@ -112,3 +112,14 @@ def test_report_notes_the_test_items_used_in_choosing(tmp_path: Path, tiny_bert:
     assert "with the test items of birds in view" in " ".join(choice_notes(pinned.recipe, pinned.output, birds))
     other = Job(tiny_recipe(tmp_path, tiny_bert, ["a"], student={"shrink": {"of": "somebody/model", "layers": 2}}))
     assert choice_notes(other.recipe, other.output, birds) == []
+
+
+def test_a_teacher_is_timed_with_its_prompt(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its student, too, is timed with the prompt that it takes over."""
+    read: list[np.ndarray] = []
+    monkeypatch.setattr("distilvec.judging.verdict.speed", lambda model, *_, **__: read.append(model.encode("a")) or {})
+    teachers = [{"name": "tiny", "model": str(tiny_bert), "prompt": "search for: "}]
+    run(tiny_recipe(tmp_path, tiny_bert, sentences[:120], teachers=teachers, judging={"speed": True}))
+    np.testing.assert_allclose(read[0], load_student(tiny_bert).encode("search for: a"), atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from distilvec.judging import (
 )
 from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.base import Method
+from distilvec.modules.pipeline import default_prompt
 from distilvec.recipe import Recipe, StudentSection, given
 from distilvec.teachers import Teacher
 from distilvec.training import Fitted
@@ -184,7 +186,7 @@ def judge_all(
     timed: dict[str, Any] = {}
     if first is not None and first.teacher.can.local:  # else its speed is that of a table or of a paid service
         first.teacher.wake()  # it is timed on its device
-        timed[first.teacher.card.name] = first.teacher.model or first.teacher
+        timed[first.teacher.card.name] = _as_it_taught(first.teacher)
     texts, vectors = held_out
     compared = HeldOutTexts(
         texts,
@@ -199,6 +201,15 @@ def judge_all(
         found = _on_index(CachedEncoder(shipped), models[compared.teacher], tasks)
         verdict.judged.scores |= found
     return verdict
+
+
+def _as_it_taught(teacher: Teacher) -> Any:
+    """The teacher's model with the prompt that it taught with, which takes time to read, too."""
+    if teacher.model is None or teacher.prompt == default_prompt(teacher.model):
+        return teacher.model or teacher
+    model = copy.copy(teacher.model)  # the same weights
+    model.prompts, model.default_prompt_name = {"own": teacher.prompt}, "own"
+    return model
 
 
 def _on_index(student: CachedEncoder, teacher: CachedEncoder, tasks: Sequence[JudgingTask]) -> dict[str, Any]:
