@@ -30,6 +30,7 @@ from distilvec.judging import (
     judge_run,
     linear_map,
 )
+from distilvec.judging.scores import SEARCHES
 from distilvec.judging.tasks import JudgingTask
 from distilvec.methods.base import Method
 from distilvec.modules.pipeline import default_prompt
@@ -198,8 +199,8 @@ def judge_all(
     timed = {**timed, TRAINED: shipped} if recipe.judging.speed else {}
     verdict = judge_run(models, tasks, compared, with_agreement=recipe.judging.agreement, timed=timed)
     if shared and compared.teacher in models and verdict.judged is not None:
-        found = _on_index(CachedEncoder(shipped), models[compared.teacher], tasks)
-        verdict.judged.scores |= found
+        asked = sum(score.kind in SEARCHES for score in verdict.judged.scores[TRAINED].values())
+        verdict.judged.scores |= _on_index(CachedEncoder(shipped), models[compared.teacher], tasks, asked)
     return verdict
 
 
@@ -212,14 +213,20 @@ def _as_it_taught(teacher: Teacher) -> Any:
     return model
 
 
-def _on_index(student: CachedEncoder, teacher: CachedEncoder, tasks: Sequence[JudgingTask]) -> dict[str, Any]:
-    """The scores of the student's queries among the teacher's documents, on the searches; empty without any."""
+def _on_index(
+    student: CachedEncoder, teacher: CachedEncoder, tasks: Sequence[JudgingTask], asked: int
+) -> dict[str, Any]:
+    """The scores of the student's queries among the teacher's documents, on the searches, of which there are `asked`.
+
+    Empty without any, or if not all of them can be asked in this way (MTEB's): averages over different tasks cannot be
+    compared.
+    """
     from distilvec.judging import RetrievalTask, judge
 
     # The texts of a task with prompts of its own are asked for as such, so that sides cannot be told apart.
     searches = [task for task in tasks if isinstance(task, RetrievalTask) and task.begin is None]
     both = SimpleNamespace(encode=student, encode_query=student.query, encode_document=teacher.document)
-    return judge({ON_INDEX: both}, searches).scores if searches else {}
+    return judge({ON_INDEX: both}, searches).scores if searches and len(searches) == asked else {}
 
 
 def knows_tasks(taught: Taught, encoder: CachedEncoder, tasks: Sequence[Any]) -> bool:
