@@ -32,6 +32,7 @@ from distilvec.judging import (
 )
 from distilvec.judging.scores import SEARCHES
 from distilvec.judging.tasks import JudgingTask
+from distilvec.judging.verdict import too_few
 from distilvec.methods.base import Method
 from distilvec.modules.pipeline import default_prompt
 from distilvec.recipe import Recipe, StudentSection, given
@@ -201,6 +202,12 @@ def judge_all(
     if shared and compared.teacher in models and verdict.judged is not None:
         asked = sum(score.kind in SEARCHES for score in verdict.judged.scores[TRAINED].values())
         verdict.judged.scores |= _on_index(CachedEncoder(shipped), models[compared.teacher], tasks, asked)
+    if recipe.judging.agreement and not (tasks or verdict.agreement or supervises(recipe)):
+        few = compared.teacher is not None and len(texts) < FEWEST_HELD_OUT
+        why = too_few(len(texts)) if few else "there is nothing to measure it by"
+        verdict.alarms.append(
+            f"Nothing says how good the student is: {why}. Give more texts, a larger corpus.holdout, or judging.tasks."
+        )
     return verdict
 
 

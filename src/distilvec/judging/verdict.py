@@ -121,12 +121,6 @@ def judge_run(
             _compare(verdict, encoders, held_out, alarms=not tasks)
         verdict.collapse = {name: collapse(vectors) for name, vectors in verdict.vectors.items()}
         verdict.alarms += verdict.collapse[TRAINED].pop("alarms", [])
-    if with_agreement and not tasks and not verdict.agreement:
-        few = held_out.teacher is not None and len(texts) < FEWEST
-        why = too_few(len(texts)) if few else "there is nothing to measure it by"
-        verdict.alarms.append(
-            f"Nothing says how good the student is: {why}. Give more texts, a larger corpus.holdout, or judging.tasks."
-        )
     if timed and len(texts):
         sample = [texts[row] for row in evenly_spaced(len(texts), TIMED)]
         verdict.speed = {name: speed(model, sample, seconds=1.0) for name, model in timed.items()}

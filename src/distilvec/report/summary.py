@@ -25,9 +25,12 @@ def verdict(record: Record) -> str:
     student, teacher = scores.model("student"), scores.model("teacher")
     if student is None:
         return "No student was judged in this run."
-    sentences = [f"The student {_quality(scores, student, teacher)}."]
     supervised = record["supervised"]
-    if supervised is not None and (own := supervised.scores.get(student.name)):
+    own = {} if supervised is None else supervised.scores.get(student.name, {})
+    sentences = []
+    if not own or headline_group(student) is not None:
+        sentences.append(f"The student {_quality(scores, student, teacher)}.")
+    if own:
         metric = next(iter(own))
         other = supervised.scores.get(teacher.name, {}).get(metric) if teacher else None
         than = "" if other is None else f", the teacher's {points(other)}"
