@@ -13,7 +13,7 @@ from distilvec.evenly import evenly_spaced
 from distilvec.judging.agreement import agreement
 from distilvec.judging.collapse import collapse
 from distilvec.judging.encoder import CachedEncoder, RidgeMapped
-from distilvec.judging.scores import alarm
+from distilvec.judging.scores import THE_SAME, alarm
 from distilvec.judging.shared import HardItem, SharedNeighbours, hardest, shared_neighbours
 from distilvec.judging.speed import speed
 from distilvec.judging.tasks import JudgingTask, settle_tasks
@@ -29,8 +29,6 @@ ON_INDEX = "student on the teacher's index"
 FEWEST = 20
 #: Texts that throughput is measured on.
 TIMED = 256
-#: Share of the teacher's neighbours beyond which an untrained student is the teacher itself; a store rounds.
-_THE_SAME = 0.99
 
 
 @dataclass
@@ -138,7 +136,7 @@ def _compare(verdict: Verdict, encoders: Mapping[str, Any], held_out: HeldOutTex
     ours = {name: encoders[name](held_out.texts) for name in (UNTRAINED, FREE, TRAINED) if name in encoders}
     verdict.neighbours = {name: shared_neighbours(vectors, each) for name, each in ours.items()}
     untrained = verdict.neighbours.get(UNTRAINED)
-    if not alarms or (untrained is not None and untrained.value > _THE_SAME):
+    if not alarms or (untrained is not None and untrained.value > THE_SAME):
         return  # a student that starts as its teacher can only lose by this measure
     for name in (each for each in ours if each != TRAINED):
         gap = verdict.neighbours[TRAINED].minus(verdict.neighbours[name])
