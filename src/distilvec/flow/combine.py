@@ -200,11 +200,12 @@ def _fill(
             remedy="Run the same command again to go on.",
             number=signals.number,
         )
+    new = min(written, max(each.filled.taught for each in taught))  # vectors that were there are only put together
     return FillReport(
         items=len(keys),
         distinct=len(distinct),
-        present=len(distinct) - len(todo),
-        taught=written,
+        present=len(distinct) - absent - new,
+        taught=new,
         seconds=sum(each.filled.seconds for each in taught) + time.monotonic() - began,
         parts=store.parts,
         set_aside={},
