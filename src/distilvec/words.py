@@ -47,9 +47,11 @@ def share(value: float | None) -> str:
 
 
 def millions(count: int | None) -> str:
-    """Parameters: "5.46 M"."""
+    """Parameters: "5.46 M"; of a very small model "4,120"."""
     if count is None:
         return ABSENT
+    if count < 1e4:
+        return f"{count:,.0f}"
     return f"{count / 1e6:.2f} M" if count < 1e8 else f"{count / 1e6:,.0f} M"
 
 

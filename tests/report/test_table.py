@@ -30,7 +30,7 @@ from distilvec.report.render.markdown import blocks_markdown
 from distilvec.report.render.terminal import brief_markdown
 from distilvec.report.sections.training import log_curves, smoothed, thinned
 from distilvec.report.summary import summary, verdict
-from distilvec.words import duration, number, points, share, signed, size
+from distilvec.words import duration, millions, number, points, share, signed, size
 
 
 def judged(*rows: ModelRow) -> Record:
@@ -121,6 +121,14 @@ def test_the_head_says_what_is_kept_and_at_what_size_and_speed() -> None:
     assert head.count("95.6 %") == 1 and head.count("cannot be told apart") == 1, "nothing is said twice"
 
 
+def test_a_small_share_of_a_large_teacher_is_not_nothing() -> None:
+    teacher = ModelRow(name="t", role="teacher", parameters=7_000_000_000, size_bytes=14_000_000_000)
+    student = ModelRow(name="s", role="student", parameters=22_000_000, size_bytes=88_000_000)
+    head = "\n".join(blocks_markdown(summary(judged(teacher, student))))
+    assert "22.00 M parameters, 0.31 % of the teacher's 7,000 M" in head
+    assert "88.0 MB on disk, 0.63 % of the teacher's 14.0 GB" in head
+
+
 def test_verdict_says_what_the_students_own_head_answers() -> None:
     scores = {"student": {"accuracy": 0.387, "f1": 0.2}, "all-MiniLM-L6-v2": {"accuracy": 0.62}}
     own = verdict(example(supervised={"scores": scores}))
@@ -141,7 +149,7 @@ def test_verdict_without_scores_or_student() -> None:
     [
         (points(0.78125), "78.1"), (points(-0.0001), "0.0"), (points(float("nan")), "—"), (signed(-0.03), "−3.0"),
         (share(0.0031), "0.31 %"), (size(21_900_000), "21.9 MB"), (size(12), "12 B"), (number(1234.6), "1,235"),
-        (number(0.4567), "0.457"), (duration(3.21), "3.2 s"), (duration(59.7), "1 min 0 s"),
+        (millions(4_120), "4,120"), (number(0.4567), "0.457"), (duration(3.21), "3.2 s"), (duration(59.7), "1 min 0 s"),
         (duration(12_000), "3 h 20 min"), (duration(4.5 * 86400), "4 d 12 h"),
     ],
 )  # fmt: skip
