@@ -360,3 +360,11 @@ def test_wide_terminal_table_shows_every_column() -> None:
     grid = Grid(["model", *names], [[Cell("mine"), *(Cell(f"{number}.25") for number in range(40))]], [])
     text = grid.text()
     assert all(name in text for name in names) and all(f" {number}.25" in text for number in range(40))
+
+
+def test_compare_with_a_score_that_is_no_number() -> None:
+    """As a benchmark may give for one seed."""
+    broken = [{"t": Score("t", "mteb", "spearman", value, None, 0)} for value in (float("nan"), 0.5)]
+    whole = [{"t": Score("t", "mteb", "spearman", value, None, 0)} for value in (0.4, 0.5)]
+    table = compare_table({"a": broken, "b": whole}, "b")
+    assert table.entries["a"]["t"].deviation is None and "| a | — |" in table.markdown()
