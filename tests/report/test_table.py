@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
+from rich.console import Console
 from tests.disk import full_beyond
 from tests.report.example import example, teacher
 
@@ -360,6 +361,24 @@ def test_wide_terminal_table_shows_every_column() -> None:
     grid = Grid(["model", *names], [[Cell("mine"), *(Cell(f"{number}.25") for number in range(40))]], [])
     text = grid.text()
     assert all(name in text for name in names) and all(f" {number}.25" in text for number in range(40))
+
+
+@pytest.mark.parametrize("teacher", ["all-MiniLM-L6-v2", "a-very-long-name-of-a-teacher-" * 3])
+def test_a_narrow_terminal_shows_every_number_whole(
+    teacher: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("distilvec.report.render.terminal._console", lambda: Console(width=80))
+    record = example()
+    record["scores"].models[0].name = teacher
+    show_table(record)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80 and "…" not in shown
+    for row in record["scores"].main_grid().rows:
+        assert all(cell.text in shown and cell.interval in shown for cell in row[1:])
+    score = _score("task", 0.8)
+    show_scores(Judgement({name * 12: {"task": score} for name in ("teacher", "student", "another")}))
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80 and shown.count(f" {points(score.value)} ") == 3
 
 
 def test_compare_with_a_score_that_is_no_number() -> None:
