@@ -47,9 +47,11 @@ def share(value: float | None) -> str:
 
 
 def millions(count: int | None) -> str:
-    """Parameters: "5.46 M"."""
+    """Parameters: "5.46 M"; of a very small model "4,120"."""
     if count is None:
         return ABSENT
+    if count < 1e4:
+        return f"{count:,.0f}"
     return f"{count / 1e6:.2f} M" if count < 1e8 else f"{count / 1e6:,.0f} M"
 
 
@@ -112,7 +114,7 @@ def milliseconds(value: float) -> str:
 
 
 def amount(text: str, unit: str = "") -> float:
-    """A positive number, with k, M, G (or B) behind it, and perhaps its unit.
+    """A positive number, with k, M, G (or B) behind it, or with its unit if it has one.
 
     >>> amount("5.67M"), amount("22 MB", "MB"), amount("5ms", "ms")
     (5670000.0, 22.0, 5.0)
@@ -124,7 +126,7 @@ def amount(text: str, unit: str = "") -> float:
     if unit and bare.lower().endswith(unit.lower()):
         bare = bare[: -len(unit)].strip()
     found = _AMOUNT.fullmatch(bare)
-    value = float(found[1]) * _SUFFIX[found[2].lower()] if found else 0.0
+    value = 0.0 if not found or (unit and found[2]) else float(found[1]) * _SUFFIX[found[2].lower()]
     if not 0 < value < math.inf:
         example = f"5 {unit}" if unit else "5.67M"
         raise ValueError(f'"{text[:100]}" is no amount, for example {example}')

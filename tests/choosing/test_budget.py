@@ -77,6 +77,12 @@ def test_invalid_amounts_are_refused(text: str) -> None:
         amount(text)
 
 
+@pytest.mark.parametrize(("text", "unit"), [("22M", "MB"), ("2k MB", "MB"), ("5m", "ms")])
+def test_an_amount_has_its_unit_or_a_factor_behind_it_and_not_both(text: str, unit: str) -> None:
+    with pytest.raises(ValueError, match=f"5 {unit}"):
+        amount(text, unit)
+
+
 @pytest.mark.parametrize(
     ("given", "read"), [({"parameters": "5.67M"}, 5.67e6), ({"megabytes": "22 MB"}, 22), ({"latency": "5ms"}, 5)]
 )

@@ -15,7 +15,7 @@ from tests.jobs import Job, tiny_recipe
 import distilvec
 from distilvec.flow.judge import choice_notes
 from distilvec.flow.run import run, train
-from distilvec.judging import ON_INDEX, CachedEncoder, RetrievalTask
+from distilvec.judging import ON_INDEX, CachedEncoder, Encode, JudgingTask, RetrievalTask, Score
 from distilvec.recipe import Recipe
 from distilvec.report import Record
 from distilvec.students import load_student
@@ -112,3 +112,34 @@ def test_report_notes_the_test_items_used_in_choosing(tmp_path: Path, tiny_bert:
     assert "with the test items of birds in view" in " ".join(choice_notes(pinned.recipe, pinned.output, birds))
     other = Job(tiny_recipe(tmp_path, tiny_bert, ["a"], student={"shrink": {"of": "somebody/model", "layers": 2}}))
     assert choice_notes(other.recipe, other.output, birds) == []
+
+
+def test_a_teacher_is_timed_with_its_prompt(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its student, too, is timed with the prompt that it takes over."""
+    read: list[np.ndarray] = []
+    monkeypatch.setattr("distilvec.judging.verdict.speed", lambda model, *_, **__: read.append(model.encode("a")) or {})
+    teachers = [{"name": "tiny", "model": str(tiny_bert), "prompt": "search for: "}]
+    run(tiny_recipe(tmp_path, tiny_bert, sentences[:120], teachers=teachers, judging={"speed": True}))
+    np.testing.assert_allclose(read[0], load_student(tiny_bert).encode("search for: a"), atol=1e-5)
+
+
+class SearchOfMteb(JudgingTask):
+    kind = "mteb"
+
+    def test_items(self) -> list[tuple[str, ...]]:
+        return []
+
+    def score(self, encode: Encode) -> Score:
+        return Score(self.name, "retrieval", "ndcg_at_10", 0.5, None, 0)
+
+
+def test_searches_on_the_index_have_no_row_if_the_average_is_over_others(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = RetrievalTask.from_pairs("search", sentences[100:140], sentences[140:180])
+    monkeypatch.setattr("distilvec.flow.run.named_tasks", lambda _: [own, SearchOfMteb("elsewhere")])
+    found = run(tiny_recipe(tmp_path, tiny_bert, sentences[:90], method={"name": "leaf"}))
+    rows = {row.name: row for row in found.record["scores"].models}
+    assert set(rows["student"].scores) == {"search", "elsewhere"} and ON_INDEX not in rows

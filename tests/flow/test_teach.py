@@ -212,3 +212,12 @@ def test_combined_teachers_keep_their_own_sides(tmp_path: Path, tiny_bert: Path)
     np.testing.assert_array_equal(CachedEncoder(both).query(TEXTS), expected)
     assert np.abs(expected - both.encode(TEXTS)).max() > 0.01
     np.testing.assert_array_equal(CachedEncoder(both).document(TEXTS), both.encode(TEXTS))
+
+
+def test_vectors_that_are_only_combined_are_not_taught(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
+    """The report has how many were encoded, and how fast."""
+    teachers = [{"name": name, "call": CountingFunction().embed} for name in "tu"]
+    texts = sorted(set(sentences))[:60]
+    for how, new in (("concatenate", 60), ("average", 0)):
+        filled = Job(tiny_recipe(tmp_path, tiny_bert, texts, teachers=teachers, combine=how)).first.filled
+        assert (filled.taught, filled.present) == (new, 60 - new)

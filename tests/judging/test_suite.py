@@ -118,6 +118,21 @@ def test_alarms_without_per_item_results() -> None:
     assert "not shown to be better" in Judgement(scores).alarms("a", ["b"])[0], "a score that is no number proves none"
 
 
+def test_no_alarm_is_about_the_search_of_a_student_that_starts_as_its_teacher() -> None:
+    """By the teacher's own search it can only lose, and so it can to the baseline that is made of the teacher."""
+
+    def scores(kind: str, value: float) -> dict[str, Score]:
+        return {"near": Score("near", kind, "ndcg@10", value, None, 50)}
+
+    def alarms(kind: str, untrained: float) -> list[str]:
+        values = {"student": 0.9, "untrained": untrained, "free": 0.98}
+        judged = Judgement({name: scores(kind, value) for name, value in values.items()})
+        return judged.alarms("student", ["untrained", "free"])
+
+    assert alarms("neighbours", 1.0) == []
+    assert len(alarms("neighbours", 0.95)) == len(alarms("retrieval", 1.0)) == 2
+
+
 def test_a_handful_of_items_proves_nothing() -> None:
     """One query has no interval, and five are on one side by chance too often."""
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from tests.report.example import example, teacher
 
+from distilvec.flow.combine import CombinedTeacher
 from distilvec.report.card import model_card
 from distilvec.report.front_matter import front_matter
 from distilvec.report.sections.lineage import forbids_commercial_use, origin
+from distilvec.teachers import Capabilities, TeacherCard
 
 
 def front(**parts: Any) -> dict[str, Any]:
@@ -76,3 +79,20 @@ def test_licence_of_a_hub_model_is_read_from_the_cache(tmp_path: Path, monkeypat
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", kept)
     parts = {"model": "me/small@v2", "shrink": None, "static": None, "fresh": None, "revision": None}
     assert origin(parts, {})["licence"] == "mit" and asked == [("me/small", "README.md", "v2")]
+
+
+@pytest.mark.parametrize(
+    ("stated", "licence", "bound"),
+    [
+        (["mit", "mit"], "mit", False),
+        (["mit", None], None, False),
+        (["cc-by-nc-4.0", None], "cc-by-nc-4.0", True),
+        (["mit", "apple-amlr"], "mit; apple-amlr", True),
+    ],
+)
+def test_licence_of_combined_teachers(stated: list[str | None], licence: str | None, bound: bool) -> None:
+    """One that states nothing is not covered by what the others state."""
+    cards = [TeacherCard(name, "model", "", "", 4, licence=each) for name, each in zip("ab", stated, strict=True)]
+    teachers: Any = [SimpleNamespace(card=card, can=Capabilities()) for card in cards]
+    found = CombinedTeacher(teachers, [1.0, 1.0], "average").card.licence
+    assert found == licence and forbids_commercial_use(found) is bound

@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.report.example import example
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from distilvec.report import ModelRow, Record, ScoreDifference, ScoreEntry
 from distilvec.report.blocks import Bullets
 from distilvec.report.render.markdown import render_markdown
 from distilvec.report.sections.layers import pooled_blocks
 from distilvec.report.sections.slices import remedies
+from distilvec.report.sections.tokenisation import _pieces
 from distilvec.report.summary import verdict
 from distilvec.students import load_student
 
@@ -113,3 +117,25 @@ def test_layers_are_read_with_prompts_and_pairs(tiny_bert: Path) -> None:
     np.testing.assert_allclose(
         pair[-1] / np.linalg.norm(pair[-1]), vector / np.linalg.norm(vector), atol=1e-4, err_msg="a pair as one"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("don't go", 3), ("हिन्दी में लिखा", 3), ("cafe\u0301", 1), ("می\u200cشود", 1), ("東京です。", 4), ("ไปกิน", 4)],
+)
+def test_pieces_per_word_count_whole_words_of_other_scripts(text: str, words: int) -> None:
+    """Vowel signs, accents that stand alone and joiners are within a word."""
+    at_spaces = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    at_spaces.pre_tokenizer = WhitespaceSplit()
+    found = _pieces("a domain", [text], (at_spaces, at_spaces), 0)
+    assert found.student == found.teacher == pytest.approx(len(text.split()) / words)
+
+
+@pytest.mark.parametrize(("origin", "said"), [("head", "after the trained linear head"), ("space", "lives in the")])
+def test_searches_of_the_teachers_index_say_whose_vectors_they_are(origin: str, said: str) -> None:
+    """A student in its own space ships without the map that these searches went through."""
+    agreement = example()["agreement"]
+    agreement.values["cosine_from"] = origin
+    page = render_markdown(example(agreement={"values": agreement.values}))
+    (line,) = [each for each in page.splitlines() if each.startswith("| on the teacher's index")]
+    assert said in line and ("which ships with space: teacher only" in line) == (origin == "head")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
+from rich.console import Console
 from tests.disk import full_beyond
 from tests.report.example import example, teacher
 
@@ -30,7 +31,7 @@ from distilvec.report.render.markdown import blocks_markdown
 from distilvec.report.render.terminal import brief_markdown
 from distilvec.report.sections.training import log_curves, smoothed, thinned
 from distilvec.report.summary import summary, verdict
-from distilvec.words import duration, number, points, share, signed, size
+from distilvec.words import duration, millions, number, points, share, signed, size
 
 
 def judged(*rows: ModelRow) -> Record:
@@ -121,6 +122,14 @@ def test_the_head_says_what_is_kept_and_at_what_size_and_speed() -> None:
     assert head.count("95.6 %") == 1 and head.count("cannot be told apart") == 1, "nothing is said twice"
 
 
+def test_a_small_share_of_a_large_teacher_is_not_nothing() -> None:
+    teacher = ModelRow(name="t", role="teacher", parameters=7_000_000_000, size_bytes=14_000_000_000)
+    student = ModelRow(name="s", role="student", parameters=22_000_000, size_bytes=88_000_000)
+    head = "\n".join(blocks_markdown(summary(judged(teacher, student))))
+    assert "22.00 M parameters, 0.31 % of the teacher's 7,000 M" in head
+    assert "88.0 MB on disk, 0.63 % of the teacher's 14.0 GB" in head
+
+
 def test_verdict_says_what_the_students_own_head_answers() -> None:
     scores = {"student": {"accuracy": 0.387, "f1": 0.2}, "all-MiniLM-L6-v2": {"accuracy": 0.62}}
     own = verdict(example(supervised={"scores": scores}))
@@ -141,7 +150,7 @@ def test_verdict_without_scores_or_student() -> None:
     [
         (points(0.78125), "78.1"), (points(-0.0001), "0.0"), (points(float("nan")), "—"), (signed(-0.03), "−3.0"),
         (share(0.0031), "0.31 %"), (size(21_900_000), "21.9 MB"), (size(12), "12 B"), (number(1234.6), "1,235"),
-        (number(0.4567), "0.457"), (duration(3.21), "3.2 s"), (duration(59.7), "1 min 0 s"),
+        (millions(4_120), "4,120"), (number(0.4567), "0.457"), (duration(3.21), "3.2 s"), (duration(59.7), "1 min 0 s"),
         (duration(12_000), "3 h 20 min"), (duration(4.5 * 86400), "4 d 12 h"),
     ],
 )  # fmt: skip
@@ -352,3 +361,29 @@ def test_wide_terminal_table_shows_every_column() -> None:
     grid = Grid(["model", *names], [[Cell("mine"), *(Cell(f"{number}.25") for number in range(40))]], [])
     text = grid.text()
     assert all(name in text for name in names) and all(f" {number}.25" in text for number in range(40))
+
+
+@pytest.mark.parametrize("teacher", ["all-MiniLM-L6-v2", "a-very-long-name-of-a-teacher-" * 3])
+def test_a_narrow_terminal_shows_every_number_whole(
+    teacher: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("distilvec.report.render.terminal._console", lambda: Console(width=80))
+    record = example()
+    record["scores"].models[0].name = teacher
+    show_table(record)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80 and "…" not in shown
+    for row in record["scores"].main_grid().rows:
+        assert all(cell.text in shown and cell.interval in shown for cell in row[1:])
+    score = _score("task", 0.8)
+    show_scores(Judgement({name * 12: {"task": score} for name in ("teacher", "student", "another")}))
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80 and shown.count(f" {points(score.value)} ") == 3
+
+
+def test_compare_with_a_score_that_is_no_number() -> None:
+    """As a benchmark may give for one seed."""
+    broken = [{"t": Score("t", "mteb", "spearman", value, None, 0)} for value in (float("nan"), 0.5)]
+    whole = [{"t": Score("t", "mteb", "spearman", value, None, 0)} for value in (0.4, 0.5)]
+    table = compare_table({"a": broken, "b": whole}, "b")
+    assert table.entries["a"]["t"].deviation is None and "| a | — |" in table.markdown()

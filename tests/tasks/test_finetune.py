@@ -23,6 +23,7 @@ from distilvec.files import alone_in
 from distilvec.flow.finetune import _digest, finetune, finetune_scores
 from distilvec.recipe import Recipe, TrainingSection
 from distilvec.report import Record
+from distilvec.report.summary import verdict
 from distilvec.tasks.examples import Examples, read_examples
 from distilvec.tasks.predictor import Predictor
 
@@ -68,6 +69,7 @@ def test_it_is_reported_like_any_run(tuned: Path) -> None:
     assert report["supervised"].scores["student"] == pytest.approx(scores["test"], abs=1e-5)
     measured = [entry["eval_task_accuracy"] for entry in report["training"].log if "eval_task_accuracy" in entry]
     assert len(measured) == 4 and max(measured) == pytest.approx(scores["validation"]["accuracy"], abs=1e-5)
+    assert report.alarms == [] and verdict(report).startswith("On the task's test file its own head has an accuracy of")
     assert report["lineage"].teachers == [] and report["rerun"].recipe["method"]["name"] == "sft"
     assert {file.name for file in (tuned / "report").iterdir()} >= {
         "report.md",

@@ -72,7 +72,7 @@ class CombinedTeacher(Teacher):
             fingerprint=fingerprint(how, self.weights, [card.fingerprint for card in cards]),
             width=sum(widths) if how == "concatenate" else widths[0],
             normalized=True,
-            licence="; ".join(dict.fromkeys(card.licence for card in cards if card.licence)) or None,
+            licence=_licence([card.licence for card in cards]),
             parameters=None
             if any(card.parameters is None for card in cards)
             else sum(c.parameters or 0 for c in cards),
@@ -111,6 +111,14 @@ class CombinedTeacher(Teacher):
             return joined
         mean = sum(weight * each for weight, each in zip(self.weights, units, strict=True))
         return np.asarray(mean / np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12), np.float32)
+
+
+def _licence(stated: Sequence[str | None]) -> str | None:
+    """Return what the teachers state; None if one of them states nothing, unless another forbids commercial use."""
+    from distilvec.report.sections.lineage import forbids_commercial_use
+
+    together = "; ".join(dict.fromkeys(each for each in stated if each))
+    return together if together and (all(stated) or forbids_commercial_use(together)) else None
 
 
 def name_of_store(teacher: CombinedTeacher, stores: Sequence[Path], dtype: str) -> str:
@@ -192,11 +200,12 @@ def _fill(
             remedy="Run the same command again to go on.",
             number=signals.number,
         )
+    new = min(written, max(each.filled.taught for each in taught))  # vectors that were there are only put together
     return FillReport(
         items=len(keys),
         distinct=len(distinct),
-        present=len(distinct) - len(todo),
-        taught=written,
+        present=len(distinct) - absent - new,
+        taught=new,
         seconds=sum(each.filled.seconds for each in taught) + time.monotonic() - began,
         parts=store.parts,
         set_aside={},

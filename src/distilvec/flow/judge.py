@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,8 +30,11 @@ from distilvec.judging import (
     judge_run,
     linear_map,
 )
+from distilvec.judging.scores import SEARCHES
 from distilvec.judging.tasks import JudgingTask
+from distilvec.judging.verdict import too_few
 from distilvec.methods.base import Method
+from distilvec.modules.pipeline import default_prompt
 from distilvec.recipe import Recipe, StudentSection, given
 from distilvec.teachers import Teacher
 from distilvec.training import Fitted
@@ -184,7 +188,7 @@ def judge_all(
     timed: dict[str, Any] = {}
     if first is not None and first.teacher.can.local:  # else its speed is that of a table or of a paid service
         first.teacher.wake()  # it is timed on its device
-        timed[first.teacher.card.name] = first.teacher.model or first.teacher
+        timed[first.teacher.card.name] = _as_it_taught(first.teacher)
     texts, vectors = held_out
     compared = HeldOutTexts(
         texts,
@@ -196,19 +200,40 @@ def judge_all(
     timed = {**timed, TRAINED: shipped} if recipe.judging.speed else {}
     verdict = judge_run(models, tasks, compared, with_agreement=recipe.judging.agreement, timed=timed)
     if shared and compared.teacher in models and verdict.judged is not None:
-        found = _on_index(CachedEncoder(shipped), models[compared.teacher], tasks)
-        verdict.judged.scores |= found
+        asked = sum(score.kind in SEARCHES for score in verdict.judged.scores[TRAINED].values())
+        verdict.judged.scores |= _on_index(CachedEncoder(shipped), models[compared.teacher], tasks, asked)
+    if recipe.judging.agreement and not (tasks or verdict.agreement or supervises(recipe)):
+        few = compared.teacher is not None and len(texts) < FEWEST_HELD_OUT
+        why = too_few(len(texts)) if few else "there is nothing to measure it by"
+        verdict.alarms.append(
+            f"Nothing says how good the student is: {why}. Give more texts, a larger corpus.holdout, or judging.tasks."
+        )
     return verdict
 
 
-def _on_index(student: CachedEncoder, teacher: CachedEncoder, tasks: Sequence[JudgingTask]) -> dict[str, Any]:
-    """The scores of the student's queries among the teacher's documents, on the searches; empty without any."""
+def _as_it_taught(teacher: Teacher) -> Any:
+    """The teacher's model with the prompt that it taught with, which takes time to read, too."""
+    if teacher.model is None or teacher.prompt == default_prompt(teacher.model):
+        return teacher.model or teacher
+    model = copy.copy(teacher.model)  # the same weights
+    model.prompts, model.default_prompt_name = {"own": teacher.prompt}, "own"
+    return model
+
+
+def _on_index(
+    student: CachedEncoder, teacher: CachedEncoder, tasks: Sequence[JudgingTask], asked: int
+) -> dict[str, Any]:
+    """The scores of the student's queries among the teacher's documents, on the searches, of which there are `asked`.
+
+    Empty without any, or if not all of them can be asked in this way (MTEB's): averages over different tasks cannot be
+    compared.
+    """
     from distilvec.judging import RetrievalTask, judge
 
     # The texts of a task with prompts of its own are asked for as such, so that sides cannot be told apart.
     searches = [task for task in tasks if isinstance(task, RetrievalTask) and task.begin is None]
     both = SimpleNamespace(encode=student, encode_query=student.query, encode_document=teacher.document)
-    return judge({ON_INDEX: both}, searches).scores if searches else {}
+    return judge({ON_INDEX: both}, searches).scores if searches and len(searches) == asked else {}
 
 
 def knows_tasks(taught: Taught, encoder: CachedEncoder, tasks: Sequence[Any]) -> bool:

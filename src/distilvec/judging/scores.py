@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +18,8 @@ from distilvec.words import comparison
 FEWEST_PAIRED = 6
 #: A teacher's score that is next to nothing.
 _LEAST = 0.01
+#: Share of the teacher's neighbours beyond which an untrained student is the teacher itself; a store rounds.
+THE_SAME = 0.99
 #: Kinds of tasks whose scores make the group "retrieval", and are in no other.
 SEARCHES = ("retrieval", "neighbours")
 
@@ -138,6 +140,11 @@ class Score:
             return cls(**values)
         except (TypeError, KeyError, ValueError, OverflowError, zlib.error) as error:
             raise DataError(f"this is not a score ({error})") from error
+
+
+def is_the_teachers(scores: Sequence[Score]) -> bool:
+    """Tell whether a search is the one that said which answers are right, so that any other can only lose."""
+    return bool(scores) and all(score.kind == "neighbours" and score.value > THE_SAME for score in scores)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from distilvec.evenly import evenly_spaced
 from distilvec.judging.agreement import agreement
 from distilvec.judging.collapse import collapse
 from distilvec.judging.encoder import CachedEncoder, RidgeMapped
-from distilvec.judging.scores import alarm
+from distilvec.judging.scores import THE_SAME, alarm
 from distilvec.judging.shared import HardItem, SharedNeighbours, hardest, shared_neighbours
 from distilvec.judging.speed import speed
 from distilvec.judging.tasks import JudgingTask, settle_tasks
@@ -29,8 +29,6 @@ ON_INDEX = "student on the teacher's index"
 FEWEST = 20
 #: Texts that throughput is measured on.
 TIMED = 256
-#: Share of the teacher's neighbours beyond which an untrained student is the teacher itself; a store rounds.
-_THE_SAME = 0.99
 
 
 @dataclass
@@ -121,12 +119,6 @@ def judge_run(
             _compare(verdict, encoders, held_out, alarms=not tasks)
         verdict.collapse = {name: collapse(vectors) for name, vectors in verdict.vectors.items()}
         verdict.alarms += verdict.collapse[TRAINED].pop("alarms", [])
-    if with_agreement and not tasks and not verdict.agreement:
-        few = held_out.teacher is not None and len(texts) < FEWEST
-        why = too_few(len(texts)) if few else "there is nothing to measure it by"
-        verdict.alarms.append(
-            f"Nothing says how good the student is: {why}. Give more texts, a larger corpus.holdout, or judging.tasks."
-        )
     if timed and len(texts):
         sample = [texts[row] for row in evenly_spaced(len(texts), TIMED)]
         verdict.speed = {name: speed(model, sample, seconds=1.0) for name, model in timed.items()}
@@ -144,7 +136,7 @@ def _compare(verdict: Verdict, encoders: Mapping[str, Any], held_out: HeldOutTex
     ours = {name: encoders[name](held_out.texts) for name in (UNTRAINED, FREE, TRAINED) if name in encoders}
     verdict.neighbours = {name: shared_neighbours(vectors, each) for name, each in ours.items()}
     untrained = verdict.neighbours.get(UNTRAINED)
-    if not alarms or (untrained is not None and untrained.value > _THE_SAME):
+    if not alarms or (untrained is not None and untrained.value > THE_SAME):
         return  # a student that starts as its teacher can only lose by this measure
     for name in (each for each in ours if each != TRAINED):
         gap = verdict.neighbours[TRAINED].minus(verdict.neighbours[name])

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """A method's value in one column: mean over seeds, sample deviation (None for one seed), how many, and each."""
+    """A method's value in one column: mean over seeds, how many, and each.
+
+    The sample deviation is None for one seed, and where a value is no number.
+    """
 
     value: float
     deviation: float | None
@@ -173,7 +176,8 @@ def _columns(scores: Mapping[str, Score], groups: Sequence[str]) -> dict[str, st
 
 
 def _entry(values: Sequence[float]) -> Entry:
-    return Entry(mean(values), stdev(values) if len(values) > 1 else None, len(values), tuple(values))
+    known = len(values) > 1 and all(map(math.isfinite, values))
+    return Entry(mean(values), stdev(values) if known else None, len(values), tuple(values))
 
 
 def _differences(
@@ -215,5 +219,5 @@ def _members(scores: Mapping[str, Score], group: str) -> list[str]:
 def _cell(entry: Entry | None) -> Cell:
     if entry is None:
         return Cell(ABSENT)
-    spread = f" ± {points(entry.deviation)}" if entry.deviation is not None and math.isfinite(entry.deviation) else ""
+    spread = "" if entry.deviation is None else f" ± {points(entry.deviation)}"
     return Cell(points(entry.value) + spread)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import printable
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Characters of a text in a cell.
 LONGEST = 120
+#: Characters of a name in one line of a terminal, at least.
+_NAME = 20
 #: Columns of a table as plain text, at most: beyond any that is read.
 _WIDEST = 100_000
 _LATEX = str.maketrans(
@@ -63,17 +65,41 @@ class Grid:
     def text(self) -> str:
         """Plain text, as wide as it needs to be."""
         from rich.console import Console
-        from rich.measure import Measurement
 
-        table = self.rich()
-        console = Console(file=io.StringIO(), width=_WIDEST, color_system=None)
-        console.width = max(1, Measurement.get(console, console.options, table).maximum)
+        console = Console(file=io.StringIO(), width=max(1, self._width()), color_system=None)
         with console.capture() as captured:
-            console.print(table)
+            console.print(self._rich())
         return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
 
-    def rich(self, title: str | None = None) -> Table:
-        """For the terminal; intervals stand in a second line."""
+    def fitting(self, width: int, title: str | None = None) -> list[Table]:
+        """For a terminal so wide: a table, or several with some of the columns each where one would cut its numbers.
+
+        Intervals stand in a second line, and so does what is left of long names.
+        """
+        longest = max(_NAME, width // 3)
+        groups: list[list[int]] = [[]]
+        for column in range(1, len(self.header)):
+            if groups[-1] and self._of([*groups[-1], column])._width(longest) > width:
+                groups.append([])
+            groups[-1].append(column)
+        return [
+            self._of(group, self.notes if group is groups[-1] else ())._rich(longest, None if number else title)
+            for number, group in enumerate(groups)
+        ]
+
+    def _of(self, columns: Sequence[int], notes: Sequence[str] = ()) -> Grid:
+        """The first column and some of the others."""
+        chosen = [0, *columns]
+        return Grid([self.header[i] for i in chosen], [[row[i] for i in chosen] for row in self.rows], list(notes))
+
+    def _width(self, longest: int | None = None) -> int:
+        from rich.console import Console
+        from rich.measure import Measurement
+
+        console = Console(file=io.StringIO(), width=_WIDEST, color_system=None)
+        return Measurement.get(console, console.options, self._rich(longest)).maximum
+
+    def _rich(self, longest: int | None = None, title: str | None = None) -> Table:
         from rich import box
         from rich.table import Table
         from rich.text import Text
@@ -81,7 +107,8 @@ class Grid:
         shown_title = None if title is None else Text(printable(title))
         table = Table(title=shown_title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
         for position, name in enumerate(self.header):
-            table.add_column(Text(printable(name)), justify="right" if position else "left", no_wrap=not position)
+            side: Any = "right" if position else "left"
+            table.add_column(Text(printable(name)), justify=side, overflow="fold", max_width=longest)
         two_lines = any(cell.interval for row in self.rows for cell in row)
         for row in self.rows:
             shown = [

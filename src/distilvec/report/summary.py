@@ -8,7 +8,7 @@ from distilvec.report.record import Record
 from distilvec.report.rows import GROUP_NAMES, NEIGHBOURS, ModelRow, span
 from distilvec.report.sections.agreement import by_chance
 from distilvec.report.sections.scores import Scores
-from distilvec.words import millions, number, percent, points, size
+from distilvec.words import millions, number, percent, points, share, size
 
 
 def summary(record: Record) -> list[Block]:
@@ -25,9 +25,12 @@ def verdict(record: Record) -> str:
     student, teacher = scores.model("student"), scores.model("teacher")
     if student is None:
         return "No student was judged in this run."
-    sentences = [f"The student {_quality(scores, student, teacher)}."]
     supervised = record["supervised"]
-    if supervised is not None and (own := supervised.scores.get(student.name)):
+    own = {} if supervised is None else supervised.scores.get(student.name, {})
+    sentences = []
+    if not own or headline_group(student) is not None:
+        sentences.append(f"The student {_quality(scores, student, teacher)}.")
+    if own:
         metric = next(iter(own))
         other = supervised.scores.get(teacher.name, {}).get(metric) if teacher else None
         than = "" if other is None else f", the teacher's {points(other)}"
@@ -83,11 +86,11 @@ def _tiles(scores: Scores) -> Tiles:
             tiles.append((f"of the teacher's {GROUP_NAMES[group]}", percent(kept), remark))
     said = int(first is not None and scores.retention(student, first) is not None)
     if student.parameters is not None:
-        share = _share_of(student.parameters, top.parameters, millions(top.parameters))
-        tiles.append(("parameters", millions(student.parameters), share))
+        of = _share_of(student.parameters, top.parameters, millions(top.parameters))
+        tiles.append(("parameters", millions(student.parameters), of))
     if student.size_bytes is not None:
-        share = _share_of(student.size_bytes, top.size_bytes, size(top.size_bytes))
-        tiles.append(("on disk", size(student.size_bytes), share))
+        of = _share_of(student.size_bytes, top.size_bytes, size(top.size_bytes))
+        tiles.append(("on disk", size(student.size_bytes), of))
     if student.texts_per_second:
         rate, delay = top.texts_per_second, student.latency_p50_ms
         times = f"{student.texts_per_second / rate:.1f} × the teacher" if rate else ""
@@ -98,4 +101,7 @@ def _tiles(scores: Scores) -> Tiles:
 
 
 def _share_of(own: int, other: int | None, shown: str) -> str:
-    return f"{100 * own / other:.0f} % of the teacher's {shown}" if other else ""
+    if not other:
+        return ""
+    part = share(own / other) if own < 0.01 * other else f"{100 * own / other:.0f} %"
+    return f"{part} of the teacher's {shown}"

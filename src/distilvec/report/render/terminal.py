@@ -44,7 +44,8 @@ def show_table(record: Record) -> None:
     for number, chapter in enumerate(record.chapters()):
         for block in brief(chapter):
             if isinstance(block, Table):
-                console.print(block.grid.rich(title=block.title or (chapter.title if number else record.title)))
+                title = block.title or (chapter.title if number else record.title)
+                console.print(*block.grid.fitting(console.width, title), sep="\n")
             else:
                 for item in (item for item in block.items if item not in record.alarms):
                     console.print(printable(item), markup=False, highlight=False)
@@ -54,7 +55,8 @@ def show_table(record: Record) -> None:
 
 def show_scores(judged: Judgement) -> None:
     """Print the scores of each model, with intervals and averages."""
-    _console().print(scores_grid(judged).rich())
+    console = _console()
+    console.print(*scores_grid(judged).fitting(console.width), sep="\n")
 
 
 def scores_grid(judged: Judgement) -> Grid:

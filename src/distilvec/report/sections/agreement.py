@@ -8,7 +8,7 @@ from distilvec.report.sections.base import Block, Data, Outcome, Text, facts
 from distilvec.words import points, share
 
 _ORIGINS = {
-    "head": "; after the trained linear head",
+    "head": "; after the trained linear head, which ships with space: teacher only",
     "space": "; the student lives in the teacher's space",
     "ridge": "; after a ridge map fitted on the other half: what a linear map could reach",
 }
@@ -46,13 +46,13 @@ class Agreement(Data):
             text += f" Measured on {items:,} held-out {self.items}, which are not trained on."
         if len(self.teachers) > 1:
             text += f" The teacher here and below is the first, {self.teachers[0]}, unless another is named."
-        lines = []
+        lines, origin = [], _ORIGINS.get(str(self.values.get("cosine_from")), "")
         for key, (name, meaning) in _LINES.items():
             value = self.values.get(key)
             if isinstance(value, int | float):
                 is_share = key in ("neighbours", "index_recall")
                 more = by_chance(items, "; ") if is_share else ""
-                more += _ORIGINS.get(str(self.values.get("cosine_from")), "") if key == "cosine" else ""
+                more += origin if key in ("cosine", "index_recall") else ""
                 lines.append((name, share(value) if is_share else f"{value:.3f}", self.about(meaning) + more))
         return [Text(text, "lead"), facts(*lines)] if lines else []
 

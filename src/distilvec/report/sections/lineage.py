@@ -294,7 +294,8 @@ def forbids_commercial_use(licence: str | None) -> bool:
     [True, False, True, False]
     """
     words = r"(^|[-_ ])nc([-_ /)]|$)|non-?\s?commercial|research[- ](use[- ])?only|academic(?! free)"
-    return licence in _RESEARCH or bool(re.search(words, licence or "", re.IGNORECASE))
+    named = (licence or "").split("; ")  # several, of combined teachers
+    return not _RESEARCH.isdisjoint(named) or bool(re.search(words, licence or "", re.IGNORECASE))
 
 
 def _licence(licence: str | None) -> str:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
+from distilvec.judging.scripts import UNSPACED
 from distilvec.judging.slices import reduced_backends
 from distilvec.report.sections.base import Block, Data, Heading, Outcome, Text, table
 from distilvec.words import share
 
-#: Chinese and Japanese do not separate words by spaces: each of their characters counts as a word.
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
+#: Scripts that do not separate words by spaces: each of their characters counts as a word.
+_WORD = re.compile(rf"(?=\w){UNSPACED.pattern}|(?:(?!{UNSPACED.pattern})\w)+")
+#: Vowel signs, accents and joiners, which are no letters to `re` and would cut words in pieces.
+_INSIDE = ("Mn", "Mc", "Me", "Cf")
 #: At most this many texts per domain.
 _MOST = 1_000
 
@@ -75,9 +79,18 @@ class Tokenisation(Data):
         return [Heading("Tokenisation by domain"), Text(lead, "lead"), table(header, rows, kind="")]
 
 
+def count_words(text: str) -> int:
+    """Return the number of words; in scripts without spaces between them, of characters.
+
+    >>> [count_words(text) for text in ("two words", "हिन्दी में", "東京")]
+    [2, 2, 2]
+    """
+    return len(_WORD.findall("".join(each for each in text if unicodedata.category(each) not in _INSIDE)))
+
+
 def _pieces(name: str, texts: Sequence[str], backends: tuple[Any, Any], unknown: int | None) -> DomainPieces:
     student, teacher = (backend.encode_batch(list(texts), add_special_tokens=False) for backend in backends)
-    words = max(1, sum(len(_WORD.findall(text)) for text in texts))
+    words = max(1, sum(count_words(text) for text in texts))
     pieces = sum(len(encoding.ids) for encoding in student)
     return DomainPieces(
         domain=name,
