@@ -29,6 +29,7 @@ alignment
 defaults --rows minilm/banking77 minilm/docstrings minilm/sentences
 languages --table
 mpnet --table
+contrast --table
 sparse --table
 questions --table
 headline
