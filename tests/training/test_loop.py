@@ -469,6 +469,10 @@ def test_schedules_that_depend_on_the_rate_are_checked_with_the_recipes_own(home
         check(1e-4, 5e-4)
 
 
+def test_a_polynomial_schedule_may_end_with_the_warm_up(home: Path, tmp_path: Path) -> None:
+    assert run(home, tmp_path, lr_scheduler_type="polynomial", warmup_steps=2, max_steps=2)[1].steps == 2
+
+
 def test_evaluating_without_held_out_texts_is_said(home: Path, tmp_path: Path) -> None:
     with pytest.raises(DistilvecError, match=r"^training\.evaluate_every: .*of 7 held-out .*\b20\b.*corpus\.holdout"):
         run(home, tmp_path, evaluate_every=1)

@@ -108,12 +108,14 @@ def make_schedule(training: TrainingSection, optimizer: torch.optim.Optimizer, s
     """
     from transformers import get_scheduler
 
+    warmup = training.warmup(steps)
+
     try:
         return get_scheduler(
             training.lr_scheduler_type,
             optimizer,
-            num_warmup_steps=training.warmup(steps),
-            num_training_steps=steps,
+            num_warmup_steps=warmup,
+            num_training_steps=max(steps, warmup + 1),  # polynomial divides by those behind the warm-up
             scheduler_specific_kwargs=dict(training.lr_scheduler_kwargs),
         )
     except (TypeError, ValueError) as error:
