@@ -455,6 +455,8 @@ def test_missing_trackers_and_unknown_scheduler_keywords_are_refused(home: Path,
         run(home, tmp_path, report_to=["clearml"])
     with pytest.raises(DistilvecError, match=r"^training\.lr_scheduler_kwargs: .*linear.*cycles"):
         run(home, tmp_path, lr_scheduler_type="linear", lr_scheduler_kwargs={"cycles": 3})
+    with pytest.raises(DistilvecError, match=r"^training\.lr_scheduler_kwargs: .*takes none.*num_warmup_steps"):
+        run(home, tmp_path, lr_scheduler_type="constant_with_warmup", lr_scheduler_kwargs={"num_warmup_steps": 9})
 
 
 def test_schedules_that_depend_on_the_rate_are_checked_with_the_recipes_own(home: Path) -> None:
