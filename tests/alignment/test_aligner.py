@@ -148,6 +148,12 @@ def test_ids_the_vocabulary_lacks_are_refused() -> None:
     assert aligner.batch([], ["full"]) == {"full": []}
 
 
+def test_a_character_in_several_pieces_is_counted_once() -> None:
+    aligner = Aligner(["東", "京a"], ["ĠæĿ", "±", "äº¬", "¬ðŁĺ", "Ġab"])
+    assert [side.tolist() for side in aligner.characters] == [[1, 2], [1, 0, 1, 1, 2]]
+    assert Aligner(["a"], ["▁ab", "<0xF0>", "<0x9F>"]).characters[1].tolist() == [2, 1, 0]
+
+
 def test_bert_and_mistral_map_as_the_paper_says() -> None:
     """EMO's Table 6, SciTail: 71.03 % of the teacher's tokens and 80.22 % of the student's. On 500 of its pairs:"""
     file = Path(__file__).parents[1] / "data" / "scitail_pieces.json.gz"

@@ -111,6 +111,11 @@ def test_a_model_is_as_good_as_its_tokenizer(tiny_bert: Path, files: dict[str, P
     assert (
         load_tokenizer(words).encode("The story", add_special_tokens=False).tokens == cased.encode("The story").tokens
     )
+    inner = tmp_path / "model" / "0_Transformer"  # as sentence-transformers had them
+    inner.mkdir(parents=True)
+    (inner / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "story"]))
+    (inner / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "do_lower_case": true}')
+    assert load_tokenizer(inner.parent).encode("The story").tokens == ["[CLS]", "the", "story", "[SEP]"]
     assert "the" in load_tokenizer(tiny_bert).encode("The story").tokens
 
 

@@ -171,6 +171,30 @@ def test_narrower_states_are_compared_behind_the_map_of_the_pooling(
         method.attach(plain)
 
 
+def test_a_student_as_wide_as_there_are_axes_is_compared_behind_its_map(
+    tmp_path: Path, tiny_model_folders: dict[str, Path], sentences: list[str]
+) -> None:
+    world = World(tmp_path, tiny_model_folders["bert"], sentences, None)
+    source = load_student(tiny_model_folders["bert"], device="cpu").eval()
+    world.student, _ = shrink(source, layers=[1], embedding=12, width=16, texts=sentences)
+    world.tap, layer = StudentTap(world.student.eval()), world.teacher.card.layers
+    matrix = torch.linalg.qr(torch.randn(32, 16, generator=torch.Generator().manual_seed(0))).Q
+    whole, method = world.method(), world.method(axes=16, found={layer: matrix})
+    for each in (whole, method):
+        each.attach(world.student)
+    wanted = method.needs(world.tap.info, [teacher_info(world.teacher, 16)]).of(0)
+    _, (seen, told) = world.term(LiveSource(world.teacher, world.corpus, tmp_path), whole, [3, 7], wanted)
+    theirs = told.tokens[layer] @ matrix
+    batch = Batch(torch.zeros(2, 16), torch.zeros(2, 2))
+    found = method(seen, [replace(told, tokens={layer: theirs})], batch)["token_states"]
+    ours = world.student[2]({"sentence_embedding": seen.tokens[1][0]})["sentence_embedding"] @ matrix
+    missed = ((ours - theirs).square().sum(-1) * seen.mask).sum() / (theirs.square().sum(-1) * told.mask).sum()
+    torch.testing.assert_close(mean_of(found), missed)
+    world.tap.info = replace(world.tap.info, width=16)  # without a map
+    with pytest.raises(DistilvecError, match=r"token states have 32 numbers, the student's 16"):
+        world.method(axes=16, found={layer: matrix})
+
+
 def test_what_does_not_go_together_is_refused(
     same: World, tiny_model_folders: dict[str, Path], tmp_path: Path, sentences: list[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ import pytest
 import torch
 from tests.writing import WritingWorld, built, items
 
-from distilvec.methods.table import TABLE, resolve
+from distilvec.flow.teach import teacher_info
+from distilvec.methods.table import TABLE, build_method, resolve
+from distilvec.store.axes import axes_of
+from distilvec.students.tap import StudentTap
+from distilvec.tasks.generation import Generation
+from distilvec.training.data import Collator
+from distilvec.training.sample import make_sample
+from distilvec.training.step import Distiller
 
 #: Student, teacher: of two and three layers; OPT puts a token before every text.
 PAIR, OTHER = ("gpt2", "qwen3"), ("opt", "gpt2")
@@ -100,6 +108,24 @@ def test_absent_items_contribute_nothing(world: WritingWorld, name: str, options
     taught = {key: value for key, value in result["terms"].items() if key != "task"}
     own = ("diversity", "gate", "true_cka")
     assert not any(value.abs() > 1e-6 for key, value in taught.items() if not key.startswith(own)), taught
+
+
+def test_states_on_axes_are_read_by_the_teachers_own_head(folder: Path) -> None:
+    """On all axes but one dskd says what it says of whole states."""
+    whole, world = (WritingWorld(folder / place, *PAIR) for place in ("whole", "axes"))
+    method, info = build_method("dskd", {}), StudentTap(world.student).info
+    teacher = teacher_info(world.teacher, world.teacher.hidden - 1)
+    needs = method.needs(info, [teacher])
+    source = world.source(needs._replace(teachers=(replace(needs.of(0), axes=teacher.hidden),)), "store")
+    axes = {layer: torch.from_numpy(each.matrix) for layer, each in axes_of(source.store.path).items()}
+    rows = np.arange(len(world.corpus))
+    sample = make_sample(world.student, world.tokens, [source], rows, seed=0, needs=needs)
+    method.build(info, [replace(teacher, axes=axes)], sample)
+    method.attach(world.student)
+    distiller = Distiller(world.student, method, needs, Generation()).eval()
+    found = distiller(**Collator(world.corpus, world.tokens, [source])(range(12)))["terms"]
+    for key, value in whole.terms("dskd", range(12)).items():
+        assert key == "loss" or float(found[key]) == pytest.approx(float(value), rel=0.1), key
 
 
 @pytest.mark.parametrize("name", ["mined", "dskd", "emo", "distillmoe"])
@@ -203,7 +229,6 @@ def test_mapped_mass_by_hand() -> None:
 
 
 def test_top_k_of_cdm_cuts_both_directions() -> None:
-    from distilvec.methods.table import build_method
     from distilvec.methods.tokens.next_tokens import Compared, gathered_divergence, mapped_divergence
     from distilvec.teachers.observing import candidates
 

@@ -21,7 +21,9 @@ from tests.training.starting import Starter
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.methods.base import Needs
 from distilvec.methods.table import build_method
+from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.training import Fitted
+from distilvec.training.checks import check_training
 from distilvec.training.log import Sums
 
 
@@ -453,6 +455,24 @@ def test_missing_trackers_and_unknown_scheduler_keywords_are_refused(home: Path,
         run(home, tmp_path, report_to=["clearml"])
     with pytest.raises(DistilvecError, match=r"^training\.lr_scheduler_kwargs: .*linear.*cycles"):
         run(home, tmp_path, lr_scheduler_type="linear", lr_scheduler_kwargs={"cycles": 3})
+    with pytest.raises(DistilvecError, match=r"^training\.lr_scheduler_kwargs: .*takes none.*num_warmup_steps"):
+        run(home, tmp_path, lr_scheduler_type="constant_with_warmup", lr_scheduler_kwargs={"num_warmup_steps": 9})
+
+
+def test_schedules_that_depend_on_the_rate_are_checked_with_the_recipes_own(home: Path) -> None:
+    corpus = jobs.parts(home)["corpus"]
+
+    def check(lr: float, end: float) -> None:
+        training = TrainingSection(lr_scheduler_type="polynomial", lr_scheduler_kwargs={"lr_end": end}, batch_size=8)
+        check_training(corpus.train_rows, corpus, training, OptimizerSection(lr=lr), blind=False, live=False)
+
+    check(1e-2, 2e-3)
+    with pytest.raises(DistilvecError, match=r"^training\.lr_scheduler_kwargs: .*0\.0005.*0\.0001"):
+        check(1e-4, 5e-4)
+
+
+def test_a_polynomial_schedule_may_end_with_the_warm_up(home: Path, tmp_path: Path) -> None:
+    assert run(home, tmp_path, lr_scheduler_type="polynomial", warmup_steps=2, max_steps=2)[1].steps == 2
 
 
 def test_evaluating_without_held_out_texts_is_said(home: Path, tmp_path: Path) -> None:

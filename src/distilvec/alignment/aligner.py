@@ -83,7 +83,7 @@ class Aligner:
         whole: False = these are the tokens of one text; see `is_uncased`.
 
     Attributes:
-        characters: for either side, int64 [vocabulary], what each id's string adds to the text.
+        characters: for either side, int64 [vocabulary], how many characters of the text begin in each id's string.
 
     >>> aligner = Aligner(["a", "fin", "##est", "story"], ["▁A", "▁Story", "▁fine", "st"])
     >>> aligner.pairs([0, 1, 2, 3], [0, 2, 3, 1]).tolist()
@@ -94,7 +94,7 @@ class Aligner:
         self, student_vocabulary: Sequence[str], teacher_vocabulary: Sequence[str], *, whole: bool = True
     ) -> None:
         sides = [_plain_vocabulary(vocabulary) for vocabulary in (student_vocabulary, teacher_vocabulary)]
-        self.characters = tuple(np.fromiter(map(len, side), np.int64, count=len(side)) for side in sides)
+        self.characters = tuple(np.fromiter(map(_begun, side), np.int64, count=len(side)) for side in sides)
         lower = any(is_uncased(side, vocabulary=whole) for side in sides)
         distinct: list[list[str]] = []
         self._entries: list[Integers] = []
@@ -173,6 +173,11 @@ def _plain_vocabulary(vocabulary: Iterable[str]) -> list[str]:
     tokens = [token or "" for token in vocabulary]
     kind = kind_of(tokens)
     return [plain(token, kind) for token in tokens]
+
+
+def _begun(text: str) -> int:
+    """Count the characters that begin in what `plain` gives; the second to last bytes of one begin none."""
+    return sum(not "\udc80" <= character <= "\udcbf" for character in text)
 
 
 def _chosen(grid: Grid, sizes: tuple[Integers, Integers], modes: Iterable[str]) -> Iterator[tuple[str, list[Pairs]]]:

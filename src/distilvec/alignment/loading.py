@@ -30,11 +30,7 @@ def load_tokenizer(name: str | Path) -> Any:
     """
     path = Path(name)
     try:
-        tokenizer = _read(path) if path.exists() else None
-        if tokenizer is None:
-            from transformers import AutoTokenizer
-
-            tokenizer = AutoTokenizer.from_pretrained(str(name), trust_remote_code=False).backend_tokenizer
+        tokenizer = _read(path) if path.exists() else _by_transformers(name)
     except Exception as error:  # whatever the libraries find wrong with the files
         first = str(error).strip().partition("\n")[0] or type(error).__name__
         raise DistilvecError(
@@ -61,8 +57,14 @@ def vocabulary_of(tokenizer: Any) -> list[str]:
     return [strings.get(index, "") for index in range(max(strings, default=-1) + 1)]
 
 
+def _by_transformers(name: str | Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(name), trust_remote_code=False).backend_tokenizer
+
+
 def _read(path: Path) -> Any:
-    """The tokenizer in these files, or None where only transformers can say how they are read."""
+    """The tokenizer in these files."""
     from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
 
     if path.is_file():
@@ -76,10 +78,10 @@ def _read(path: Path) -> Any:
             if file.is_file():
                 return _read(file)
         if (folder / "tokenizer_config.json").is_file():
-            return None
+            return _by_transformers(folder)
         if (folder / "merges.txt").is_file() and (folder / "vocab.json").is_file():
             return ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
         if (words := folder / "vocab.txt").is_file():
             lower = is_uncased(words.read_text(encoding="utf-8").split("\n"), vocabulary=True)
             return BertWordPieceTokenizer(str(words), lowercase=lower)
-    return None
+    return _by_transformers(path)

@@ -148,7 +148,7 @@ class LabelColumn:
     def write(self, labels: Sequence[str | float]) -> np.ndarray:
         """Append accepted labels; returns codes or numbers."""
         if self._names is not None:
-            return self._names.write([str(int(label) if isinstance(label, bool) else label) for label in labels])
+            return self._names.write([_name_of(label) for label in labels])
         values = np.array(labels, np.float64)
         if self._numbers is not None:
             self._numbers.write(values)
@@ -170,6 +170,11 @@ class LabelColumn:
         if self._whole:
             return self._numbers.recode(lambda values: values.astype(np.int64), np.dtype(np.int64)), None
         return self._numbers.close(), None
+
+
+def _name_of(label: str | float) -> str:
+    """Name a label among names: a whole number or a truth value without a fraction."""
+    return str(int(label) if not isinstance(label, str) and float(label).is_integer() else label)
 
 
 def _number(label: str) -> float:

@@ -79,7 +79,7 @@ def check_training(
     check_precision(training)
     check_trackers(training)
     _check_processes(training)
-    make_schedule(training, torch.optim.SGD([torch.zeros(1)]), 1)
+    make_schedule(training, torch.optim.SGD([torch.zeros(1)], optimizer.lr or 1e-3), 1)  # some look at the rate
     if not len(rows):
         raise DataError(
             "there is no text to train on", where="corpus", remedy="Look at what was rejected, and at corpus.holdout."

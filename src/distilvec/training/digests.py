@@ -40,7 +40,7 @@ class DigestedCorpus:
         fingerprint: str,
     ) -> None:
         self._digest, rows = digest, np.sort(np.asarray(rows, np.int64))
-        state = hashlib.blake2b(f"4|{digest.name}|{fingerprint}|".encode(), digest_size=8)
+        state = hashlib.blake2b(f"5|{digest.name}|{fingerprint}|".encode(), digest_size=8)
         state.update(rows.tobytes())
         names = (DIGEST, *digest.vectors, *digest.squares)
         files = {name: folder / f"{state.hexdigest()}-{name}" for name in names}

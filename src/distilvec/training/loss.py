@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -136,7 +136,7 @@ class DistillationLoss(Distiller):
         The heads' gradients are cleared after every step, which not every version of that trainer does by itself.
         Every folder that the trainer saves gets `distilvec_heads.safetensors` beside the student, which
         sentence-transformers ignores; resuming and loading the best checkpoint read it back. Of a trainer with a
-        dictionary of losses the file is named after the loss: `distilvec_heads.NAME.safetensors`.
+        dictionary of losses the file is named after the loss: `distilvec_heads.NAME.safetensors` (quoted as in a URL).
 
         Raises:
             DistilvecError: a trainer of several processes or devices, or of another loss.
@@ -160,7 +160,7 @@ class DistillationLoss(Distiller):
                 "`matryoshka` in place of MatryoshkaLoss.",
             )
         if names[0]:
-            self._file = HEADS.replace(".", f".{re.sub(r'[^A-Za-z0-9_-]', '-', names[0])}.", 1)
+            self._file = HEADS.replace(".", f".{quote(names[0], safe='')}.", 1)
         save, train = trainer.save_model, trainer.train
 
         def save_both(output_dir: str | None = None, *others: Any, **options: Any) -> None:

@@ -108,16 +108,19 @@ def make_schedule(training: TrainingSection, optimizer: torch.optim.Optimizer, s
     """
     from transformers import get_scheduler
 
+    kind, warmup, options = training.lr_scheduler_type, training.warmup(steps), dict(training.lr_scheduler_kwargs)
     try:
+        if options and kind.startswith("constant"):  # transformers passes over them
+            raise TypeError(f"it takes none, not {', '.join(options)}")
         return get_scheduler(
-            training.lr_scheduler_type,
+            kind,
             optimizer,
-            num_warmup_steps=training.warmup(steps),
-            num_training_steps=steps,
-            scheduler_specific_kwargs=dict(training.lr_scheduler_kwargs),
+            num_warmup_steps=warmup,
+            num_training_steps=max(steps, warmup + 1),  # polynomial divides by those behind the warm-up
+            scheduler_specific_kwargs=options,
         )
     except (TypeError, ValueError) as error:
         raise DistilvecError(
-            f"the schedule {training.lr_scheduler_type} refuses its options ({error})",
+            f"the schedule {kind} refuses its options ({error})",
             where="training.lr_scheduler_kwargs",
         ) from error

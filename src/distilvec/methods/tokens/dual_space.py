@@ -58,8 +58,10 @@ class DualSpace(nn.Module):
         super().__init__()
         self.options, self.layers, widths = options, sides.last, sides.widths
         assert sides.teacher.head is not None
+        axes = sides.teacher.axes.get(self.layers[1])  # of a store that keeps its states on them: W h = (W A) (A'h)
         # It belongs to the teacher, which is the one that saves it.
-        self.register_buffer("teacher_head", sides.teacher.head, persistent=False)
+        head = sides.teacher.head if axes is None else sides.teacher.head @ axes.float()
+        self.register_buffer("teacher_head", head, persistent=False)
         ours, theirs = _pairs(sides) if options.init == "ridge" else (None, None)
         self.there = projection(*widths, ours, theirs, options.init)
         self.back = projection(*widths[::-1], theirs, ours, options.init)

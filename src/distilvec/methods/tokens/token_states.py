@@ -98,7 +98,9 @@ class TokenStates(Method):
 
 def _reach(student: StudentInfo, teacher: TeacherInfo) -> int:
     """Width of the student's token states where they are compared: as they are, or behind its map."""
-    return student.hidden if student.hidden in (teacher.hidden, teacher.width) else student.width
+    axes = teacher.axes.get(pairs.depth(teacher))  # as many as the student is wide are another space all the same
+    whole = (teacher.hidden, teacher.width) if axes is None else (len(axes),)
+    return student.hidden if student.hidden in whole else student.width
 
 
 def _map_behind_pooling(student: Any) -> nn.Linear:
@@ -131,17 +133,15 @@ def _axes(student: StudentInfo, teacher: TeacherInfo) -> Tensor:
     Raises:
         DistilvecError: the teacher's token states are narrower, and not because a store keeps them on axes.
     """
-    width = _reach(student, teacher)
-    if teacher.hidden == width:
-        return torch.zeros(0)
-    axes = teacher.axes.get(pairs.depth(teacher))
-    if axes is None:
+    axes, width = teacher.axes.get(pairs.depth(teacher)), _reach(student, teacher)
+    whole = teacher.hidden if axes is None else len(axes)
+    if whole != width:
         raise DistilvecError(
-            f"the teacher's token states have {teacher.hidden} numbers, the student's {width}",
+            f"the teacher's token states have {whole} numbers, the student's {width}",
             where=student.name,
             remedy=_REMEDY,
         )
-    return axes.float()
+    return torch.zeros(0) if axes is None else axes.float()
 
 
 def _matched(student: StudentOutput, teacher: TeacherSignals) -> tuple[Tensor, Tensor, Tensor]:
