@@ -241,6 +241,12 @@ def test_yaml_blocks_are_recipes_or_tasks(page: Path, code: str) -> None:
             TaskSpec.model_validate(task)
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_students_in_a_sentence_are_sections(page: Path) -> None:
+    for code in re.findall(r"`(student: \{[^`]*\})`", prose(page)):
+        Recipe.build({"corpus": {"path": "texts.txt"}, "teachers": [{"model": "some/teacher"}], **yaml.safe_load(code)})
+
+
 # Python
 
 
