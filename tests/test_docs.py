@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,9 @@ from sentence_transformers import SentenceTransformer
 from distilvec.corpus import content_keys, docstrings
 from distilvec.errors import DistilvecError
 from distilvec.flow import demo
+from distilvec.flow.defaults import with_defaults
 from distilvec.judging.spec import TaskSpec
+from distilvec.kinds.base import find_kind
 from distilvec.recipe import Recipe
 from distilvec.recipe.defaults import Default
 from distilvec.store import SignalStore
@@ -245,6 +248,17 @@ def test_yaml_blocks_are_recipes_or_tasks(page: Path, code: str) -> None:
 def test_students_in_a_sentence_are_sections(page: Path) -> None:
     for code in re.findall(r"`(student: \{[^`]*\})`", prose(page)):
         Recipe.build({"corpus": {"path": "texts.txt"}, "teachers": [{"model": "some/teacher"}], **yaml.safe_load(code)})
+
+
+def test_the_quick_start_shows_what_is_chosen(real_teacher_folder: Path) -> None:
+    """The lines on student, method and training, for the number of texts that they name."""
+    page = (ROOT / "docs/quick-start.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^chosen +(.+)$", page, re.MULTILINE)
+    (texts,) = re.findall(r"as there are ([\d,]+) texts", shown[-1])
+    corpus: Any = SimpleNamespace(train_rows=range(int(texts.replace(",", ""))), kind=find_kind(None))
+    teacher = {"name": "minilm", "model": str(real_teacher_folder)}
+    recipe = Recipe.build({"corpus": {"path": "texts.txt"}, "teachers": [teacher]})
+    assert shown == list(with_defaults(recipe, corpus).chosen)
 
 
 # Python
