@@ -534,6 +534,12 @@ def test_commands_and_their_options_exist(page: Path) -> None:
                 assert word.partition("=")[0] in known, f"{page.name}: {words[0]} has no option {word}"
 
 
+def test_every_exit_code_of_an_error_is_explained() -> None:
+    page = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    assert {each.exit_code for each in (DistilvecError, *DistilvecError.__subclasses__())} <= listed
+
+
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for page in PAGES:
