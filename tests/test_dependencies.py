@@ -76,3 +76,9 @@ def test_an_extra_that_a_message_names_exists(extra: str) -> None:
         if name
     }
     assert named <= {*EXTRAS} and extra in named
+
+
+def test_the_quick_start_names_every_extra() -> None:
+    _, _, table = (ROOT / "docs/quick-start.md").read_text().partition("\n| extra |")
+    rows = [line.split("|")[1] for line in table.partition("\n\n")[0].splitlines()[2:]]
+    assert sorted(re.findall("`([^`]+)`", " ".join(rows))) == EXTRAS

@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,9 @@ from sentence_transformers import SentenceTransformer
 from distilvec.corpus import content_keys, docstrings
 from distilvec.errors import DistilvecError
 from distilvec.flow import demo
+from distilvec.flow.defaults import with_defaults
 from distilvec.judging.spec import TaskSpec
+from distilvec.kinds.base import find_kind
 from distilvec.recipe import Recipe
 from distilvec.recipe.defaults import Default
 from distilvec.store import SignalStore
@@ -239,6 +242,23 @@ def test_yaml_blocks_are_recipes_or_tasks(page: Path, code: str) -> None:
     for task in recipe.judging.tasks:
         if isinstance(task, dict):
             TaskSpec.model_validate(task)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_students_in_a_sentence_are_sections(page: Path) -> None:
+    for code in re.findall(r"`(student: \{[^`]*\})`", prose(page)):
+        Recipe.build({"corpus": {"path": "texts.txt"}, "teachers": [{"model": "some/teacher"}], **yaml.safe_load(code)})
+
+
+def test_the_quick_start_shows_what_is_chosen(real_teacher_folder: Path) -> None:
+    """The lines on student, method and training, for the number of texts that they name."""
+    page = (ROOT / "docs/quick-start.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^chosen +(.+)$", page, re.MULTILINE)
+    (texts,) = re.findall(r"as there are ([\d,]+) texts", shown[-1])
+    corpus: Any = SimpleNamespace(train_rows=range(int(texts.replace(",", ""))), kind=find_kind(None))
+    teacher = {"name": "minilm", "model": str(real_teacher_folder)}
+    recipe = Recipe.build({"corpus": {"path": "texts.txt"}, "teachers": [teacher]})
+    assert shown == list(with_defaults(recipe, corpus).chosen)
 
 
 # Python
@@ -512,6 +532,12 @@ def test_commands_and_their_options_exist(page: Path) -> None:
         for word in words[1:]:
             if word.startswith("-"):
                 assert word.partition("=")[0] in known, f"{page.name}: {words[0]} has no option {word}"
+
+
+def test_every_exit_code_of_an_error_is_explained() -> None:
+    page = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    assert {each.exit_code for each in (DistilvecError, *DistilvecError.__subclasses__())} <= listed
 
 
 def test_make_targets_exist() -> None:

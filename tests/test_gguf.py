@@ -144,7 +144,7 @@ def test_what_has_no_place_is_refused_and_nothing_is_written(
     ship(lower, tmp_path / "lower")
     refused = {
         tmp_path / "lower": "this Unigram tokenizer works otherwise",
-        tmp_path / "dense": "a Dense behind the pooling.*space: own",
+        tmp_path / "dense": "a Dense behind the pooling.*student.space: own",
         tmp_path / "short": "a Dense behind the pooling.*truncate_dim",
         tmp_path / "too narrow": "24 units.*has 16.*embedding. of 8",
         tiny_model_folders["modernbert"]: "type modernbert.*ONNX",

@@ -132,6 +132,7 @@ def test_shorter_prefixes_of_a_cut_student_can_be_trained(
 
 def test_parameters_is_a_budget(real_teacher_folder: Path) -> None:
     model = load_student(real_teacher_folder, device="cpu")
+    assert "vocabulary" not in cut_of(model, 10_000_000), "all word pieces, of a rank that leaves room for them"
     for most in (8_000_000, 4_000_000, 1_200_000):
         cut = cut_of(model, most)
         made = distilvec.shrink(model, **cut, texts=["a few words to cut it by", "and some more of them"])[0]

@@ -17,6 +17,7 @@ from tests.tiny_models import build
 from distilvec.corpus import content_keys, read_corpus
 from distilvec.errors import DistilvecError
 from distilvec.flow.combine import CombinedTeacher
+from distilvec.flow.mine import mine_recipe
 from distilvec.flow.ray.ranks import teach_alone
 from distilvec.flow.run import train
 from distilvec.flow.teach import fill_store
@@ -193,6 +194,18 @@ def test_the_teacher_is_judged_behind_the_prompts_that_it_taught_with(tmp_path: 
         prompt = "query: " if texts is asked else "passage: "
         np.testing.assert_allclose(found, teacher.encode([prompt + text for text in texts]), atol=2e-3)
     np.testing.assert_allclose(encoder(asked), teacher.encode(asked), atol=1e-6)
+
+
+def test_no_teacher_reads_its_prompt_before_one_of_the_corpus(tmp_path: Path, tiny_bert: Path) -> None:
+    """Wherever teachers are asked: to train, to teach alone, to mine."""
+    rows = [{"a": f"what is number {n}", "b": f"it is the number {n}"} for n in range(40)]
+    parts = [{"path": rows, "name": "p", "prompt": ["query: ", "passage: "]}]
+    teachers = [{"name": "t", "model": str(tiny_bert), "prompt": "query: "}]
+    corpus = {"parts": parts, "text": ["a", "b"]}
+    recipe = tiny_recipe(tmp_path, tiny_bert, None, corpus=corpus, teachers=teachers, method={"name": "mse"})
+    for command in (train, teach_alone, mine_recipe):
+        with pytest.raises(DistilvecError, match="teacher t: .*two.*corpus.parts"):
+            command(recipe)
 
 
 @pytest.mark.parametrize("how", ["concatenate", "average"])

@@ -14,7 +14,7 @@ from tests.functions import lengths
 from tests.store.rows import CARD, VECTORS
 
 import distilvec
-from distilvec.corpus import Corpus
+from distilvec.corpus import Corpus, content_keys
 from distilvec.flow import mine as mining
 from distilvec.mining.sides import Side
 from distilvec.recipe import Recipe
@@ -157,3 +157,23 @@ def test_texts_behind_prompts_are_recognised(tmp_path: Path) -> None:
         there = [text for text in negatives if text]
         assert not {query, answer} & {*there} and len({*there}) == len(there)
         assert query not in queries or (len(there) > 30 and not held & {*there})
+
+
+def test_further_documents_are_read_behind_the_prompt_of_the_others(tmp_path: Path) -> None:
+    pairs = [{"q": f"question {n}", "d": f"answer {n}"} for n in range(40)]
+    for name, rows in (("pairs", pairs), ("more", [{"text": f"another {n}"} for n in range(9)])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    part = {"path": str(tmp_path / "pairs.jsonl"), "prompt": ["query: ", "passage: "]}
+    recipe = Recipe.build(
+        {
+            "corpus": {"parts": [part], "text": ["q", "d"]},
+            "teachers": [{"name": "lengths", "call": "tests.functions:lengths"}],
+            "mining": {"documents": {"path": str(tmp_path / "more.jsonl"), "limit": 5}},
+            "output": str(tmp_path / "out"),
+        }
+    )
+    mining.mine_recipe(recipe)
+    store = SignalStore.open(tmp_path / "out/stores/lengths")
+    found = store.rows(content_keys([f"passage: another {n}" for n in range(9)])) >= 0
+    assert found.tolist() == [True] * 5 + [False] * 4
+    assert (store.rows(content_keys([f"another {n}" for n in range(9)])) < 0).all()

@@ -195,7 +195,9 @@ def test_files_next_to_the_recipe_are_found_from_anywhere(tmp_path: Path, monkey
     place, elsewhere = tmp_path / "recipes", tmp_path / "elsewhere"
     elsewhere.mkdir()
     file = written(
-        place, MINIMAL + "judging: {tasks: [task.yaml, stsb, {name: x, kind: clustering, test: rows.jsonl}]}\n"
+        place,
+        MINIMAL + "judging: {tasks: [task.yaml, stsb, {name: x, kind: clustering, test: rows.jsonl}]}\n"
+        "mining: {documents: [{path: texts.txt}, {path: rows.jsonl}]}\n",
     )
     for name in ("texts.txt", "task.yaml", "rows.jsonl", "tiny"):
         (place / name).write_text("x\n")
@@ -203,6 +205,10 @@ def test_files_next_to_the_recipe_are_found_from_anywhere(tmp_path: Path, monkey
     monkeypatch.chdir(elsewhere)
     recipe = Recipe.load(file)
     assert recipe.corpus.path == str(place / "texts.txt")
+    assert [part.path for part in recipe.mining.documents.parts] == [
+        str(place / "texts.txt"),
+        str(place / "rows.jsonl"),
+    ]
     assert recipe.judging.tasks == [
         str(place / "task.yaml"),
         "stsb",

@@ -109,7 +109,7 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         train = np.asarray(corpus.train_rows)
         chosen = evenly_spaced(len(train), PROBE_TEXTS)
         rows = whole_groups(corpus, train[chosen], train)
-        further = further_documents(apart, probe.place) if mining else None
+        further = further_documents(apart, corpus, probe.place) if mining else None
         more = None if further is None else further.teacher_keys
         wanted = _wanted(probe, prepared, mining=mining)
         taught, seconds, disk = _probe_teachers(probe, wanted, rows, summary, more)

@@ -125,7 +125,7 @@ def _readable(student: SentenceTransformer, where: str) -> tuple[str, list[str]]
         what = "this pooling: it has mean, cls and last token"
     elif behind:
         what = f"a {behind[0]} behind the pooling"
-        remedy = f"Train with student: {{space: own}}, and save it without truncate_dim. {remedy}"
+        remedy = f"Train with student.space: own, and save it without truncate_dim. {remedy}"
     if what:
         raise DistilvecError(f"llama.cpp's BERT has no place for {what}", where=where, remedy=remedy)
     notes = []

@@ -98,17 +98,9 @@ def _warn(student: SentenceTransformer, corpus: Corpus) -> None:
 
 
 def _check_prompts(prepared: Prepared, student: SentenceTransformer) -> None:
-    """Refuse prompts of a corpus beside those of a teacher, and for a student that would leave them out."""
+    """Refuse prompts of a corpus with a task, and for a student that would leave them out."""
     if not prepared.corpus.prompts:
         return
-    teachers = zip(prepared.recipe.teachers, prepared.teachers.each, strict=True)
-    prompted = next((section.name for section, each in teachers if each.card.prompt), None)
-    if prompted is not None:
-        raise DistilvecError(
-            "teacher and corpus both put a prompt before the texts, so that it would read two",
-            where=f"teacher {prompted}",
-            remedy='Set prompt: "" of the teacher, and write what it is to read into the prompts of corpus.parts.',
-        )
     if prepared.recipe.task is not None:
         raise DistilvecError(
             "a task's head is asked about texts without prompts, and would learn from texts with them",

@@ -18,6 +18,7 @@ import torch
 
 from distilvec import folders
 from distilvec.corpus import Corpus, read_corpus
+from distilvec.corpus.sources import Part
 from distilvec.errors import DataError, DistilvecError, Interrupted
 from distilvec.files import locked, whole, write_text
 from distilvec.flow.lessons import fill_stores
@@ -60,7 +61,8 @@ def mine_recipe(recipe: Recipe) -> Mined:
         recipe = pin(recipe, folder / SAVED, mining=True)
         recipe = recipe.model_copy(update={"teachers": recipe.teachers[:1]})
         write_text(folder / SAVED, recipe.to_yaml())
-        corpus, further = open_corpus(recipe), further_documents(recipe, work)
+        corpus = open_corpus(recipe)
+        further = further_documents(recipe, corpus, work)
         _check_pairs(corpus)
         teachers = open_teachers(recipe, corpus)
         store = fill_stores(recipe, corpus, teachers)[0].store
@@ -87,13 +89,20 @@ def text_columns(recipe: Recipe) -> list[str]:
     return list(given(recipe.corpus, "corpus").text)
 
 
-def further_documents(recipe: Recipe, work: Path) -> Corpus | None:
-    """Prepare the documents that are searched besides the corpus' own, in a folder; None without any."""
+def further_documents(recipe: Recipe, corpus: Corpus, work: Path) -> Corpus | None:
+    """Prepare the documents that are searched besides the corpus' own, in a folder; None without any.
+
+    They are read behind the prompt of the corpus' documents, unless their sources have prompts of their own.
+    """
     section = recipe.mining.documents
     if section is None:
         return None
     options = section.model_dump(exclude={"path", "parts", "holdout", "made"})
-    return read_corpus(section.source, work / "documents", **options, holdout=0.0)
+    source, prompt = section.source, corpus.prompts.get("document")
+    if prompt and not section.parts:
+        source = [Part(source, "documents", prompt=prompt, limit=options["limit"], revision=options["revision"])]
+        options |= {"domain": None, "limit": None, "revision": None}
+    return read_corpus(source, work / "documents", **options, holdout=0.0)
 
 
 def _digest(recipe: Recipe, corpus: Corpus, further: Corpus | None, teacher: Teacher) -> str:

@@ -145,12 +145,21 @@ def open_teachers(recipe: Recipe, corpus: Corpus) -> Teachers:
 
     Raises:
         DistilvecError: a teacher cannot be opened or read the corpus' items, pairs are read as one item each and a
-            teacher is given plain texts, or teachers of different widths are to be averaged.
+            teacher is given plain texts, teachers of different widths are to be averaged, or a teacher has a prompt
+            and the corpus another.
     """
     _check_joint(recipe)
     components = recipe.corpus.components if recipe.corpus else "largest"
     reading = Reading(corpus.modality, components, separator_of(recipe))
-    return teachers_of(recipe, [open_teacher(section, reading) for section in recipe.teachers])
+    opened = [open_teacher(section, reading) for section in recipe.teachers]
+    prompted = next((each.card.name for each in opened if each.card.prompt), None)
+    if corpus.prompts and prompted is not None:
+        raise DistilvecError(
+            "teacher and corpus both put a prompt before the texts, so that it would read two",
+            where=f"teacher {prompted}",
+            remedy='Set prompt: "" of the teacher, and write what it is to read into the prompts of corpus.parts.',
+        )
+    return teachers_of(recipe, opened)
 
 
 def teachers_of(recipe: Recipe, opened: Sequence[Teacher]) -> Teachers:

@@ -96,7 +96,8 @@ def find_files(data: dict[str, Any], folder: Path) -> None:
     mining = data.get("mining")
     if isinstance(mining, dict):
         replace(mining, ("documents",))
-        replace(mining.get("documents"), ("path",))
+        for source in sources_of(mining.get("documents")):
+            replace(source, ("path",))
     student, judging = data.get("student"), data.get("judging")
     replace(student, ("model",))
     replace(data.get("task"), ("validation", "test"))

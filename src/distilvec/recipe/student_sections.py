@@ -21,7 +21,7 @@ class ShrinkSection(Section):
     parameters: float | None = Field(
         None,
         gt=0,
-        description="about so many, e.g. 5.67M, where no other size is given; null = a quarter of the model's",
+        description="at most so many, e.g. 5.67M, where no other size is given; null = a quarter of the model's",
     )
     layers: int | list[int] | None = Field(None, description="how many blocks (evenly spaced), or which (1-based)")
     vocabulary: int | None = Field(

@@ -97,7 +97,7 @@ class Sizes:
         # Three times as many pieces for each number of the rank as the model has: both are cut, the rank more. What the
         # pieces do not take goes to the rank.
         ratio = 3 * self.pieces / (self.whole or self.width)
-        even = table // (self.pieces + self.positions + self.types)
+        even = (table - self.width) // (self.table(self.pieces, 1) - self.width)  # with the map to the blocks
         if not (whole and even >= WHOLE_RANK):
             even = max(int(math.sqrt(table / ratio)), table // self.pieces)
         rank = min(even // 4 * 4, self.rank)
@@ -105,7 +105,8 @@ class Sizes:
             rank = min(rank, self.width - 4)
         if rank < 4:
             return None
-        pieces = min((table - self.table(0, rank)) // rank // 100 * 100, self.pieces)
+        pieces = (table - self.table(0, rank)) // rank
+        pieces = self.pieces if pieces >= self.pieces else pieces // 100 * 100
         if pieces < min(FEWEST_PIECES, self.pieces):
             return None
         left = most - self.table(pieces, rank) - depth * self.block(0)
