@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from distilvec.alignment.pieces import ENDS
 from distilvec.errors import DataError, DistilvecError
-from distilvec.files import scratch
+from distilvec.files import scratch, spilled
 from distilvec.store import RaggedSignal, SignalStore, read_vocabulary
 from distilvec.teachers.signals import DIGEST, NEXT, Wanted
 from distilvec.training.row_numbers import Ragged, filled, square
@@ -45,9 +45,9 @@ class StoreSource:
     ) -> None:
         self.store, self._classes = store, classes
         self._keys = corpus.teacher_keys
-        self._rows = np.arange(len(corpus)) if rows is None else np.asarray(rows)
+        self._rows = spilled(np.arange(len(corpus))) if rows is None else np.asarray(rows)
         self.numbers = self._look_up(store)
-        if len(self._rows) and (self.numbers[self._rows] < 0).all():
+        if len(self._rows) and all((self.numbers[rows] < 0).all() for rows in self._blocks()):
             raise DataError(
                 "this store has none of the corpus' texts",
                 where=str(store.path),
@@ -62,10 +62,13 @@ class StoreSource:
     def _look_up(self, where: SignalStore | RaggedSignal) -> np.ndarray:
         numbers = scratch(len(self._keys), np.int64)
         numbers -= 1
-        for start in range(0, len(self._rows), _ROWS):  # without a copy of all keys
-            rows = self._rows[start : start + _ROWS]
+        for rows in self._blocks():
             numbers[rows] = where.rows(self._keys[rows])
         return numbers
+
+    def _blocks(self) -> Iterator[np.ndarray]:
+        """The rows in parts: a copy of what there is of all takes memory."""
+        return (self._rows[start : start + _ROWS] for start in range(0, len(self._rows), _ROWS))
 
     def prepare(self, wanted: Wanted, tokens: TokenizedCorpus | PreparedCorpus) -> None:
         """Open the signals that a method wants, and align the texts.
