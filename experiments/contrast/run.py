@@ -68,20 +68,23 @@ def corpus() -> Path:
     return file
 
 
-def pairs() -> dict[str, Any]:
-    """The corpus of a recipe."""
-    return {"path": str(corpus()), "text": ["anchor", "positive"], "holdout": 0.02}
-
-
 def recipe(models: Path, row: str, seed: int, lr: float) -> Recipe:
-    """A training of all-MiniLM-L6-v2 with mpnet as the teacher; its folder is named after all that it is made of."""
-    if row in CUTS:
-        return cut_recipe(row, seed)
+    """A training; its folder is named after all that it is made of."""
     made: dict[str, Any] = {
-        "corpus": pairs(),
+        "corpus": {"path": str(corpus()), "text": ["anchor", "positive"], "holdout": 0.02},
+        "method": METHODS[row],
+        **(_cut(seed) if row in CUTS else _taught_by_mpnet(models, row, seed, lr)),
+        "judging": {"tasks": [], "agreement": False, "speed": False},
+        "cache": str(WORK / EXPERIMENT),
+    }
+    return Recipe.build({**made, "output": str(WORK / EXPERIMENT / f"run-{digest(made)}")})
+
+
+def _taught_by_mpnet(models: Path, row: str, seed: int, lr: float) -> dict[str, Any]:
+    """The sections of all-MiniLM-L6-v2 with mpnet as the teacher."""
+    return {
         "teachers": [{"name": mpnet.NAME, "model": str(models / mpnet.MODEL), "dtype": mpnet.DTYPE}],
         "student": {"model": demo_teacher(), "max_length": 256, "space": "own"},
-        "method": METHODS[row],
         "optimizer": {"lr": lr},
         "training": {
             "epochs": 1,
@@ -93,23 +96,15 @@ def recipe(models: Path, row: str, seed: int, lr: float) -> Recipe:
             # A batch of 64 pairs of long texts takes 12 GB otherwise; it changes no loss.
             **({} if row == "cosine" else {"mini_batch_size": 32}),
         },
-        "judging": {"tasks": [], "agreement": False, "speed": False},
-        "cache": str(WORK / EXPERIMENT),
     }
-    return Recipe.build({**made, "output": str(WORK / EXPERIMENT / f"run-{digest(made)}")})
 
 
-def cut_recipe(row: str, seed: int) -> Recipe:
-    """A training of a quarter of all-MiniLM-L6-v2 by it, with the defaults of such a student."""
-    made: dict[str, Any] = {
-        "corpus": pairs(),
+def _cut(seed: int) -> dict[str, Any]:
+    """The sections of a quarter of all-MiniLM-L6-v2 with the whole as the teacher, and this student's defaults."""
+    return {
         "teachers": [{"name": "minilm", "model": demo_teacher()}],
-        "method": METHODS[row],
         "training": {"seed": seed, "save_every": 200},
-        "judging": {"tasks": [], "agreement": False, "speed": False},
-        "cache": str(WORK / EXPERIMENT),
     }
-    return Recipe.build({**made, "output": str(WORK / EXPERIMENT / f"run-{digest(made)}")})
 
 
 def tuning_run(models: Path, row: str, lr: float, seed: int = 0) -> dict[str, Any]:
@@ -122,10 +117,14 @@ def tuning_run(models: Path, row: str, lr: float, seed: int = 0) -> dict[str, An
 def judged_run(models: Path, row: str, lr: float, seed: int) -> dict[str, Any]:
     """A training on all, and its searches with smaller vectors."""
     made = recipe(models, row, seed, lr)
-    folder, _ = mpnet.trained(made)
+    folder, cost = mpnet.trained(made)
     seen = set(open_corpus(made).texts())
-    about = tuning_run(models, row, lr, seed)
-    return {**about, **mpnet.judged(models, Path(made.output).name, folder, seen), "forms": smaller(folder)}
+    return {
+        **tuning_run(models, row, lr, seed),
+        **cost,
+        **mpnet.judged(models, Path(made.output).name, folder, seen),
+        "forms": smaller(folder),
+    }
 
 
 def interpolated_run(models: Path, row: str, lr: float, seed: int) -> dict[str, Any]:
