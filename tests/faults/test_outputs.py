@@ -74,7 +74,7 @@ def test_an_export_is_replaced_and_repeated_after_a_kill(exported_once: Path, tm
     export_onnx(exported_once, out, quantize=False)
     assert set(contents(out)) == names and (out / "model.onnx.notes").read_text() == "mine"
     assert load_onnx(out).encode(["a text"]).shape == (1, 32)
-    with pytest.raises(DistilvecError, match=r"no model_int8\.onnx.* without --no-quantize"):
+    with pytest.raises(DistilvecError, match=r"no model_int8\.onnx.*, without --no-quantize"):
         load_onnx(out, precision="int8")
     half.mkdir()
     (half / "model.onnx").write_bytes(b"half")

@@ -223,7 +223,7 @@ def load_onnx(
         if not (folder / file).is_file():
             remedy = "Give a folder that `distilvec export` has written."
             if file == files["int8"] and (folder / files["float32"]).is_file():
-                remedy = "Export again without --no-quantize."
+                remedy = "Run `distilvec export` again, without --no-quantize."
             raise DistilvecError(f"there is no {file}", where=str(folder), remedy=remedy)
     if engine not in ENGINES:
         raise DistilvecError(f'"{engine}" is not an engine', remedy=nearest(engine, ENGINES))
