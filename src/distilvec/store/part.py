@@ -108,13 +108,12 @@ def write_part(
     """
     # Stable, so that of equal keys the one added first comes first.
     order = np.lexsort((words[:, 1], words[:, 0]))
-    words, values = words[order], values[order]  # what is in no order is let go: writing takes a copy, too
-    flat = pa.array(values.reshape(-1), type=_ARROW_TYPES[store.dtype])
+    flat = pa.array(values[order].reshape(-1), type=_ARROW_TYPES[store.dtype])
     columns = [pa.FixedSizeListArray.from_arrays(flat, store.width)]
     if scale is not None:
         columns.append(pa.array(scale[order]))
     facts = {"fingerprint": store.fingerprint, "moments": moments.to_dict()}
-    write_file(folder / f"{name}.arrow", words, columns, arrow_schema(store, scaled=scale is not None), facts)
+    write_file(folder / f"{name}.arrow", words[order], columns, arrow_schema(store, scaled=scale is not None), facts)
 
 
 def write_file(

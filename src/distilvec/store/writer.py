@@ -74,6 +74,10 @@ class StoreWriter:
         except BaseException:
             self._exit.close()
             raise
+        # Rows of a whole part, whose memory is taken up as they come. Batches kept one by one would stay with the heap.
+        self._words = np.empty((self._part_rows, 2), np.uint64)
+        self._values = np.empty((self._part_rows, store.width), DTYPES[store.dtype])
+        self._scales = np.empty(self._part_rows, np.float32)
         self._usable = True
         self._clear()
         self.parts: list[str] = []
@@ -105,9 +109,6 @@ class StoreWriter:
         return self._exit.enter_context(locked(self._folder / f"writer-{name}.lock", wait=False))
 
     def _clear(self) -> None:
-        self._words: list[np.ndarray] = []
-        self._values: list[np.ndarray] = []
-        self._scales: list[np.ndarray] = []
         self._moments = Moments.empty(self._store.width)
         self._since = time.monotonic()
 
@@ -149,9 +150,9 @@ class StoreWriter:
     def _take(self, words: np.ndarray, vectors: np.ndarray, values: np.ndarray, scale: np.ndarray | None) -> None:
         if self._moments.count == 0:
             self._since = time.monotonic()
-        self._words.append(words.copy())  # the caller may use its array again
-        self._values.append(values)
-        self._scales.append(np.ones(len(words), np.float32) if scale is None else scale)
+        rows = slice(self._moments.count, self._moments.count + len(words))
+        self._words[rows], self._values[rows] = words, values
+        self._scales[rows] = 1.0 if scale is None else scale
         self._moments += Moments.of(vectors, unpack(values, scale))
 
     def flush(self) -> None:
@@ -164,17 +165,11 @@ class StoreWriter:
             return
         name = f"{SIGNAL}-{self.name}-{self._next:06d}"
         self._usable = False  # until the part is there
-        scales = _joined(self._scales)
+        rows = slice(self._moments.count)
+        scales = self._scales[rows]
         needed = self._store.dtype == "int8" or bool((scales != 1).any())
-        write_part(
-            self._folder,
-            name,
-            self._store,
-            _joined(self._words),
-            _joined(self._values),
-            scales if needed else None,
-            self._moments,
-        )
+        scale = scales if needed else None
+        write_part(self._folder, name, self._store, self._words[rows], self._values[rows], scale, self._moments)
         self._usable = True
         self._next += 1
         self.parts.append(name)
@@ -196,10 +191,3 @@ class StoreWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _joined(pieces: list[np.ndarray]) -> np.ndarray:
-    """All pieces as one array; the list is empty then, so that they are not in memory twice while a part is written."""
-    array = np.concatenate(pieces)
-    pieces.clear()
-    return array
