@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers.sentence_transformer.modules import Dense
 
 import distilvec
@@ -89,10 +90,14 @@ def test_a_named_embedder_and_a_plain_transformer_have_rows_of_their_own(
     student = load_student(tiny_bert)
     student[0].model.save_pretrained(plain)
     student.tokenizer.save_pretrained(plain)
-    for folder, kind in ((tiny_bert, "embedder"), (plain, "words")):
+    other = tmp_path / "other"
+    student[0].model.embeddings.word_embeddings.weight.data.normal_(generator=torch.Generator().manual_seed(1))
+    student.save_pretrained(str(other))
+    for folder, kind in ((tiny_bert, "at home"), (other, "embedder"), (plain, "words")):
         made = filled(tmp_path, sentences[:60], teachers, student={"model": str(folder)})
         assert made.optimizer.lr == DEFAULTS[kind].lr, kind
-        assert made.method.entries == [{"name": "cosine"}], "its vectors are not the teacher's"
+        assert made.method.entries == DEFAULTS[kind].method, kind
+        assert any(DEFAULTS[kind].kind in line for line in made.chosen), kind
     config = json.loads((plain / "config.json").read_text())
     assert config["hidden_size"] < 512
     for sizes in ({"hidden_size": 768}, {"hidden_size": None, "dim": 768}, {"hidden_size": None}):

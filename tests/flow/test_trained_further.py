@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.jobs import tiny_recipe
 
 import distilvec
 from distilvec.flow.run import train
+from distilvec.recipe import Recipe
+from distilvec.students import load_student
 
 #: One step that changes nothing.
 STILL: dict[str, Any] = {
@@ -56,3 +59,26 @@ def test_student_with_an_expert_head_is_trained_further(tmp_path: Path, tiny_ber
     before, after = (vectors_of(folder, sentences[:20]) for folder in (first, again))
     assert (before * after).sum(1).min() > 0.99
     assert sum(type(module).__name__ == "ExpertHead" for module in distilvec.load(again).children()) == 2
+
+
+def test_student_that_this_teacher_taught_gets_no_second_map(
+    tmp_path: Path, tiny_bert: Path, sentences: list[str]
+) -> None:
+    """Where the recipe leaves the method open; another embedder of the same width gets one."""
+    stranger = load_student(tiny_bert)
+    torch.manual_seed(3)
+    for parameter in stranger.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    stranger.save_pretrained(str(tmp_path / "stranger"))
+    cut: dict[str, Any] = {"student": {"shrink": {"of": "tiny", "layers": 1}}, "method": {}}
+    steps = {"training": {"max_steps": 80, "batch_size": 8, "use_cpu": True}, "optimizer": {"lr": 3e-3}}
+    first = train(tiny_recipe(tmp_path / "first", tiny_bert, sentences[:60], **cut, **steps))
+    open_method = {"method": {}, "optimizer": STILL["optimizer"]}
+    for start, mapped in ((first, False), (tmp_path / "stranger", True)):
+        student = {"model": str(start)}
+        again = train(
+            tiny_recipe(tmp_path / f"again-{start.name}", tiny_bert, sentences[:60], student=student, **open_method)
+        )
+        assert any(type(module).__name__ == "Dense" for module in distilvec.load(again)) == mapped
+    saved = Recipe.load(tmp_path / "again-student" / "out" / "recipe.yaml")
+    assert saved.method.entries == [{"name": "cosine", "map": False}]

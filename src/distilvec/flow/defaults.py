@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError
-from distilvec.flow.start import source_model
+from distilvec.flow.start import make_student, source_model, teacher_model
 from distilvec.methods.table import build_methods
 from distilvec.modules.blocks import parameters
 from distilvec.modules.opening import locate
@@ -24,6 +26,8 @@ from distilvec.words import millions
 logger = logging.getLogger(__name__)
 #: Texts up to which token states are kept in the store: some 25 kB a text.
 MOST_TOKEN_STATES = 50_000
+#: Texts that a student and its teacher are compared on, and the mean centred cosine from which on they share a space.
+PROBED, ALIKE = 32, 0.5
 
 
 def with_defaults(recipe: Recipe, corpus: Corpus, *, choose_method: bool = True) -> Recipe:
@@ -43,7 +47,10 @@ def with_defaults(recipe: Recipe, corpus: Corpus, *, choose_method: bool = True)
         return recipe
     texts, chosen = len(corpus.train_rows), list[str]()
     section = _student(recipe, corpus, chosen)
-    row = DEFAULTS[kind_of(recipe, section)]
+    kind = kind_of(recipe, section)
+    if kind == "embedder" and recipe.method.is_open and lies_in_its_space(recipe, corpus):
+        kind = "at home"
+    row = DEFAULTS[kind]
     method, student = recipe.method.entries, section
     if recipe.method.is_open and choose_method:
         method = _method(recipe, section, row, texts)
@@ -123,6 +130,29 @@ def kind_of(recipe: Recipe, section: dict[str, Any]) -> str:
     return "static" if section.get("static") else "cut" if section.get("auto") else "fresh"
 
 
+def lies_in_its_space(recipe: Recipe, corpus: Corpus) -> bool:
+    """Tell whether the vectors of a student that is an embedder are like its only teacher's, as they are.
+
+    That is so of a student which this teacher taught in its own space before: a map behind it would only be in the way.
+    """
+    teacher = next(iter(models_of(recipe.teachers).values()), None)
+    if recipe.student is None or teacher is None or len(recipe.teachers) > 1 or not corpus.kind.cut:
+        return False
+    if teacher.adapters or teacher.load or teacher.causal is False:
+        return False  # such a model is not opened for a probe
+    models = [make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed), teacher_model(teacher)]
+    widths = {model.get_embedding_dimension() for model in models}
+    if len(widths) > 1:
+        return False
+    texts = corpus.texts(corpus.train_rows[:PROBED])
+    sides = []
+    for model in models:
+        vectors = model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
+        apart = vectors - vectors.mean(0)  # what all vectors of a model share says nothing about the texts
+        sides.append(apart / np.linalg.norm(apart, axis=1, keepdims=True).clip(1e-12))
+    return float((sides[0] * sides[1]).sum(1).mean()) >= ALIKE
+
+
 def _words(folder: Path) -> str:
     """The row of a model that was pretrained on words only, by its width; an unknown width counts as a large one."""
     config = object_in(folder / "config.json")
@@ -177,8 +207,9 @@ def _method(recipe: Recipe, section: dict[str, Any], row: Default, texts: int) -
         entries: list[dict[str, Any]] = [{"name": name}]
     else:
         entries = [dict(entry) for entry in row.method]
-        if len(recipe.teachers) > 1 or (section.get("shrink") or {}).get("of") not in models_of(recipe.teachers):
-            # Token states and vectors as they are need the teacher it was cut out of.
+        cut = (section.get("shrink") or {}).get("of") in models_of(recipe.teachers)
+        if len(recipe.teachers) > 1 or not (cut or row is DEFAULTS["at home"]):
+            # Token states need the teacher it was cut out of, vectors as they are that one or the one that taught it.
             entries = [{"name": entries[0]["name"]}]
         if texts > MOST_TOKEN_STATES:
             entries = [entry for entry in entries if entry["name"] != "token_states"]
