@@ -11,7 +11,7 @@ BEGIN = """
 import sys
 from pathlib import Path
 import torch
-from distilvec.allocator import keep_freed_memory, return_freed_memory
+from distilvec.allocator import give_back, keep_freed_memory, return_freed_memory
 
 asked = {"keep": keep_freed_memory, "return": return_freed_memory}.get(sys.argv[1])
 assert asked is None or asked()
@@ -26,12 +26,19 @@ block = torch.ones(2_000_000); del block
 blocks = [(torch.ones(300_000), torch.ones(1_000)) for _ in range(400)]
 blocks = [small for _, small in blocks]
 """
+#: The last block holds back all that were freed below it.
+BELOW = """
+blocks = [bytes(1_000) for _ in range(300_000)]; last = bytes(1_000); del blocks
+assert sys.argv[1] == "plain" or give_back()
+"""
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the setting is glibc's")
-@pytest.mark.parametrize(("code", "less", "more"), [(ONE, "plain", "keep"), (MANY, "return", "plain")])
+@pytest.mark.parametrize(
+    ("code", "less", "more"), [(ONE, "plain", "keep"), (MANY, "return", "plain"), (BELOW, "back", "plain")]
+)
 def test_freed_memory(start: Starter, code: str, less: str, more: str) -> None:
     ended = [start.code(BEGIN + code + END, kind, bare=True).wait() for kind in (less, more)]
     assert [status for status, _ in ended] == [0, 0], ended
     small, large = (int(output) for _, output in ended)
-    assert large - small > 150_000  # of 195,000 and 470,000 KiB
+    assert large - small > 150_000  # of 195,000, 470,000 and 300,000 KiB

@@ -41,14 +41,23 @@ def return_freed_memory() -> bool:
     return _told((_MMAP_THRESHOLD, _SMALLEST_BLOCK))
 
 
-def _told(*settings: tuple[int, int]) -> bool:
+def give_back() -> bool:
+    """Give what is free now back to the system: learning a tokenizer leaves hundreds of megabytes that nothing uses.
+
+    Returns:
+        Whether the C library could: False where it is not glibc.
+    """
     if platform.libc_ver()[0] != "glibc":
         return False
     try:
-        library = ctypes.CDLL(None)
-        mallopt = library.mallopt
-        library.malloc_trim(0)  # also what cutting the student and teaching have left
+        ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
         return False
-    taken = [mallopt(name, value) for name, value in settings]
+    return True
+
+
+def _told(*settings: tuple[int, int]) -> bool:
+    if not give_back():  # also what cutting the student and teaching have left
+        return False
+    taken = [ctypes.CDLL(None).mallopt(name, value) for name, value in settings]
     return all(taken)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from distilvec.allocator import give_back
 from distilvec.corpus import Corpus
 from distilvec.corpus.keys import distinct_rows
 from distilvec.evenly import sampled_rows
@@ -90,6 +91,7 @@ def fill_stores(
     Returns:
         The teachers as the student meets them; of a share, each by itself.
     """
+    give_back()  # what preparing the corpus and the student has left
     stores = recipe.place / "stores"
     wanted = [NOTHING for _ in teachers.each] if wanted is None else wanted
     for section, teacher in zip(recipe.teachers, teachers.each, strict=True):
