@@ -17,7 +17,6 @@ from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import open_tokenizer, open_transformer
 from distilvec.modules.text_ids import check_unknown, id_count
-from distilvec.students.load import tokenizer_kind
 from distilvec.students.shrink import choose_layers
 from distilvec.students.vocabulary import fast_tokenizer, plain_backend
 
@@ -184,6 +183,13 @@ def averaged_embeddings(words: Any, teacher_words: Any, table: Tensor) -> tuple[
     rows /= torch.bincount(torch.tensor(owners), minlength=count).clamp_min(1)[:, None]
     rows[~covered] = rows[covered].mean(0)
     return rows, covered
+
+
+def tokenizer_kind(backend: Any) -> str:
+    """WordPiece, Unigram, BPE, byte-level BPE or WordLevel, from a `tokenizers.Tokenizer`."""
+    kind = type(backend.model).__name__
+    byte_level = "ByteLevel" in repr(backend.pre_tokenizer) or "ByteLevel" in repr(backend.normalizer)
+    return f"byte-level {kind}" if kind == "BPE" and byte_level else kind
 
 
 def _text_of(backend: Any, index: int) -> str:
