@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 from torch import nn
 
@@ -24,8 +24,9 @@ def is_alike(model: Any) -> bool:
     )
 
 
-class CutSizes(TypedDict, total=False):
-    """Sizes of what is cut besides blocks and pieces; None and what is left out stay whole.
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of what is cut besides blocks and pieces; None = stays whole.
 
     With one of them BERT, RoBERTa, XLM-R and DistilBERT become a stock `ElectraModel`.
 
@@ -37,17 +38,6 @@ class CutSizes(TypedDict, total=False):
         width: numbers of the states of each block, whole heads of them; a linear map behind the pooling leads back to
             the source's space.
     """
-
-    embedding: int | None
-    inner: int | None
-    heads: int | None
-    positions: int | None
-    width: int | None
-
-
-@dataclass(frozen=True)
-class Shape:
-    """`CutSizes`, complete."""
 
     embedding: int | None = None
     inner: int | None = None

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -17,7 +17,7 @@ from distilvec.modules.pipeline import default_prompt, limit_length
 from distilvec.progress import at_work
 from distilvec.students.fit_texts import PassCache
 from distilvec.students.load import can_omit_pooler, drop_pooler, load_student
-from distilvec.students.shape import CutSizes, Kept, Shape, reshapable
+from distilvec.students.shape import Kept, Shape, reshapable
 from distilvec.words import millions
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def shrink(
     texts: Iterable[str] | None = None,
     domains: Iterable[int] | None = None,
     seen: PassCache | None = None,
-    **sizes: Unpack[CutSizes],
+    **sizes: int | None,
 ) -> tuple[SentenceTransformer, ShrinkReport]:
     """A new model with a part of another's blocks, word pieces and widths; the other is left as it is.
 
@@ -115,7 +115,7 @@ def shrink(
         texts: what the student will read; needed with all but `layers` and `positions`, read once.
         domains: number of each text's domain or language: `vocabulary` covers each of them alike.
         seen: where what the model gives for the texts is kept for further cuts of the same model, unchanged.
-        sizes: of the table of pieces and of the blocks.
+        sizes: of the table of pieces and of the blocks: embedding, inner, heads, positions and width, see `Shape`.
 
     Returns:
         The smaller model, and what was kept.
