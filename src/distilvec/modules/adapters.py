@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.errors import DataError, DistilvecError
+from distilvec.extras import need
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.settings import read_json
 
@@ -120,10 +120,7 @@ def check_lora(student: SentenceTransformer) -> None:
         raise DistilvecError(
             "this model has no transformer to put adapters in", where="student.lora", remedy="Leave it out."
         )
-    if find_spec("peft") is None:
-        raise EnvironmentProblem(
-            "low-rank adapters need the package peft", where="lora", remedy="Install it: pip install 'distilvec[lora]'"
-        )
+    need("student.lora", "lora", "peft")
 
 
 @contextmanager

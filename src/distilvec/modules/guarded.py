@@ -91,7 +91,7 @@ def open_transformer(folder: str | Path, model_kwargs: dict[str, Any], **options
         )
 
 
-def open_writing(folder: Path, dtype: Any, trust_remote_code: bool = False) -> tuple[Any, Any]:
+def open_writing(folder: Path, dtype: Any, trust_remote_code: bool) -> tuple[Any, Any]:
     """The causal language model and the tokenizer of a folder that was checked.
 
     Raises:

@@ -119,7 +119,7 @@ class ImageNetwork(ImageModule):
         return any(name in names for name in _TELLING)
 
     @classmethod
-    def from_classifier(cls, path: str | Path, tensors: Mapping[str, Tensor], **options: Any) -> ImageNetwork:
+    def from_classifier(cls, path: str | Path, tensors: Mapping[str, Tensor]) -> ImageNetwork:
         """The network of a classifier's tensors; its last layer is left out.
 
         Kind and widths are read off the tensors. Weights of eight bits become floats, scale * (q - zero), so that they
@@ -128,18 +128,16 @@ class ImageNetwork(ImageModule):
         Args:
             path: of the file, for messages.
             tensors: what it holds, of a network that `is_of` knows.
-            options: `image_size`, `mean`, `std`, as for the class; by default what the published networks see.
 
         Raises:
             ValueError: tensors are missing or unknown (named), or of another shape.
         """
         kind, norm = next(kind for name, kind in _TELLING.items() if name in tensors)
         size, mean, std = _INPUTS[kind, norm]
-        seen = {"image_size": size, "mean": [mean] * 3, "std": [std] * 3, **options}
         try:
             own = _renamed({name: tensor for name, tensor in tensors.items() if not name.startswith(_LAST)}, norm)
             with torch.device("meta"):  # a file may ask for more than it holds: what is trained is the file's own
-                network = cls(kind, _channels(kind, own), norm, **seen)
+                network = cls(kind, _channels(kind, own), norm, size, [mean] * 3, [std] * 3)
         except KeyError as problem:
             raise ValueError(f"{path}: missing tensors: {problem}") from problem
         except (RuntimeError, ValueError) as problem:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.extras import need
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders
-from distilvec.modules.guarded import TRUST, lacks_pooler, no_questions, open_modules, open_writing
+from distilvec.modules.guarded import TRUST, lacks_pooler, no_questions, open_modules
 from distilvec.modules.layouts import is_model2vec, is_nomic_moe, is_vision
 from distilvec.modules.pipeline import Load, reads_texts, text_routes
-from distilvec.modules.promised_tokens import put_into, put_promised
+from distilvec.modules.promised_tokens import put_promised
 from distilvec.modules.settings import damaged, read_json, stated
 from distilvec.modules.text_ids import check_unknown, id_count
 from distilvec.system_errors import system_problem
@@ -29,7 +30,7 @@ from distilvec.system_errors import system_problem
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["commit_of", "inner_folders", "locate", "locate_adapters", "open_causal", "open_model", "open_pipeline"]
+__all__ = ["commit_of", "inner_folders", "locate", "locate_adapters", "open_model", "open_pipeline"]
 
 _HUB_ID = re.compile(r"[\w\-][\w.\-]*(/[\w\-][\w.\-]*)?(@[\w.\-/]+)?")
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*.md", "*.jinja"]
@@ -180,9 +181,12 @@ def _check_load(load: Load | None, opened: SentenceTransformer, name: str) -> Se
 def _held(load: Load | None) -> dict[str, Any]:
     """Return what transformers is told of a model that is too large as it is."""
     if load == "int8":
-        from distilvec.modules.eight_bits import eight_bits
+        need("weights in 8 bits", "torchao", "torchao")
+        from torchao.quantization import Int8WeightOnlyConfig
+        from transformers import TorchAoConfig
 
-        return {"quantization_config": eight_bits()}
+        # A scale for each row; computation stays as it is.
+        return {"quantization_config": TorchAoConfig(Int8WeightOnlyConfig())}
     return {"device_map": "auto"} if load == "split" else {}
 
 
@@ -240,21 +244,6 @@ def open_pipeline(source: str, **arguments: Any) -> SentenceTransformer:
 
         return open_moe(source, **arguments)
     return open_modules(source, **arguments)
-
-
-def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """The `AutoModelForCausalLM` and the tokenizer of a transformers folder or hub id.
-
-    Raises:
-        DistilvecError: it is not safe to open, demands code of its own, or is no causal model.
-        DataError: the weights are damaged.
-        EnvironmentProblem: the hub cannot be reached.
-    """
-    folder, name = locate(model, trust_remote_code), str(model)
-    with explained(name, "Does it load as an AutoModelForCausalLM of transformers?"):
-        causal, tokenizer = open_writing(folder, dtype, trust_remote_code)
-    put_into(tokenizer, folder, name)
-    return causal, tokenizer
 
 
 def check_table(model: SentenceTransformer, name: str) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import stat
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from distilvec.errors import DataError
+from distilvec.files import read_small
 from distilvec.system_errors import disk_problems
 from distilvec.validation import first_problem
 
@@ -22,12 +22,7 @@ def read_json(file: Path) -> Any:
     """
     try:
         with disk_problems("the file cannot be read", file):
-            found = file.stat()
-            if not stat.S_ISREG(found.st_mode):
-                raise ValueError("expected a file, found something else")
-            if found.st_size > 10_000_000:
-                raise ValueError(f"{found.st_size:,} bytes are no settings")
-            return json.loads(file.read_text(encoding="utf-8"))
+            return json.loads(read_small(file, 10_000_000))
     except (OSError, ValueError, RecursionError) as problem:
         what = (
             "this is not a list of modules" if file.name == "modules.json" else "the model cannot be opened: not JSON"

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DistilvecError
-from distilvec.modules.opening import check_table, open_causal
+from distilvec.modules.guarded import open_writing
+from distilvec.modules.opening import check_table, explained, locate
 from distilvec.modules.pipeline import PoolingChoice
+from distilvec.modules.promised_tokens import put_into
 from distilvec.modules.spelling import SEPARATOR
 
 if TYPE_CHECKING:
@@ -34,9 +36,11 @@ def open_writer(
         pooling: "last" (None) or "mean" of the answer's tokens.
 
     Raises:
-        DistilvecError: as `open_causal`; it has no end token, `max_length` is more than its positions, or it makes its
-            logits otherwise than by a linear map of its last states.
-        DataError, EnvironmentProblem: as `open_causal`; tokenizer and weights do not belong together.
+        DistilvecError: it is not safe to open, demands code of its own, is no causal model, has no end token,
+            `max_length` is more than its positions, or it makes its logits otherwise than by a linear map of its last
+            states.
+        DataError: the weights are damaged, or tokenizer and weights do not belong together.
+        EnvironmentProblem: the hub cannot be reached.
     """
     import torch
     from sentence_transformers import SentenceTransformer
@@ -50,7 +54,10 @@ def open_writer(
             where="pooling",
             remedy="Choose last or mean.",
         )
-    causal, tokenizer = open_causal(model, dtype=dtype or torch.float32, trust_remote_code=trust_remote_code)
+    folder = locate(model, trust_remote_code)
+    with explained(name, "Does it load as an AutoModelForCausalLM of transformers?"):
+        causal, tokenizer = open_writing(folder, dtype or torch.float32, trust_remote_code)
+    put_into(tokenizer, folder, name)
     if dtype is None:
         causal.float()
     writer = Writer(causal, tokenizer, _length(causal, tokenizer, max_length, name), separator, name)
