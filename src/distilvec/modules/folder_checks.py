@@ -81,10 +81,9 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
             )
             remedy += "safetensors, which `load: int8` makes small, too."
         raise DistilvecError(f"this folder holds no model: {what}", where=name, remedy=remedy)
-    entries = _listed(folder)
     stated(folder)
     places: list[Path] = []
-    for place in _places(folder, [str(entry["path"]) for entry in entries]):
+    for place in _places(folder):
         for each in (place, place / "additional_chat_templates"):  # transformers reads all that is in either
             if each.is_dir():
                 check_links(folder, each)
@@ -93,7 +92,7 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
         places.append(place)
     has_weights = any(map(weight_files, places))
     if not trust_remote_code:
-        _check_classes(entries, folder)
+        _check_classes(folder)
     if not has_weights and (folder / "distilvec_onnx.json").is_file():
         raise DistilvecError(
             "this is an export, and a model's own folder is needed here",
@@ -112,46 +111,22 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
             check_size(place)
 
 
-def check_adapters(folder: Path) -> None:
-    """Refuse a folder without adapters in safetensors, or with links that lead out of it.
-
-    Raises:
-        DistilvecError: as above.
-    """
-    check_links(folder, folder)
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
-        if not (folder / name).is_file():
-            raise DistilvecError(
-                f"there are no adapters: {name} is not in it",
-                where=str(folder),
-                remedy="Give a folder that PEFT saved with safetensors.",
-            )
-
-
-def module_folders(folder: Path) -> list[str]:
-    """The sub-folders that modules.json names; [""] for a bare transformers folder.
+def inner_folders(folder: Path) -> list[str]:
+    """All sub-folders that modules are read from: those that modules.json names, and those within a `Router`.
 
     Raises:
         DataError: modules.json is not a list of modules.
         DistilvecError: it points outside the folder.
     """
-    paths = [str(entry["path"]) for entry in _listed(folder)]
-    for path in paths:
-        _check_inside(folder, folder / path)
-    return paths
+    return [place.relative_to(folder).as_posix() for place in _places(folder)]
 
 
-def inner_folders(folder: Path) -> list[str]:
-    """All sub-folders that modules are read from: those of `module_folders`, and those within a `Router`.
+def listed(folder: Path) -> list[dict[str, Any]]:
+    """The entries of modules.json, each with a path and a type; one without either for a bare folder.
 
     Raises:
-        DataError, DistilvecError: as `module_folders`.
+        DataError: it is not a list of modules.
     """
-    return [place.relative_to(folder).as_posix() for place in _places(folder, module_folders(folder))]
-
-
-def _listed(folder: Path) -> list[dict[str, Any]]:
-    """The entries of modules.json, each with a path and a type; one without a type for a bare folder."""
     listing = folder / "modules.json"
     if not listing.exists():
         return [{"path": "", "type": ""}]
@@ -164,9 +139,9 @@ def _listed(folder: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def _places(folder: Path, paths: list[str]) -> Iterator[Path]:
-    """Every folder that modules are read from: those that modules.json names, and those within a `Router`."""
-    waiting, seen = [folder, *(folder / path for path in paths)], set()
+def _places(folder: Path) -> Iterator[Path]:
+    """Every folder of `inner_folders`, whole."""
+    waiting, seen = [folder, *(folder / entry["path"] for entry in listed(folder))], set()
     while waiting:
         place = waiting.pop(0)
         _check_inside(folder, place)
@@ -350,12 +325,12 @@ def _reaches(key: str, file: Path) -> DistilvecError:
     )
 
 
-def _check_classes(entries: list[dict[str, Any]], folder: Path) -> None:
+def _check_classes(folder: Path) -> None:
     """A name in the package of sentence-transformers has to be a module of it, and not what else is found there."""
     from sentence_transformers.util import import_from_string
     from torch import nn
 
-    for entry in entries:
+    for entry in listed(folder):
         if not entry["type"].startswith("sentence_transformers."):
             continue  # ours, or refused by sentence-transformers as remote code
         try:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import threading
 from collections.abc import Iterator
 from importlib import import_module
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import check_regular
+from distilvec.modules.folder_checks import listed
 from distilvec.modules.settings import shards, tensor_shapes
 
 if TYPE_CHECKING:
@@ -261,11 +261,7 @@ def lacks_pooler(folder: str | Path) -> bool:
 
 def _own_modules(source: str) -> dict[str, Any]:
     """Classes of the modules of ours that a folder names."""
-    listing = Path(source) / "modules.json"
-    try:
-        named = {str(entry["type"]) for entry in json.loads(listing.read_text(encoding="utf-8"))}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # whatever is wrong with it, opening it says so
-        named = set()
+    named = {entry["type"] for entry in listed(Path(source))}
     return {
         name: getattr(import_module(OWN_MODULES[name]), name.rpartition(".")[2]) for name in named & set(OWN_MODULES)
     }

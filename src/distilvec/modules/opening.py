@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.extras import need
+from distilvec.modules.adapters import CONFIG, WEIGHTS
 from distilvec.modules.blocks import find_transformer
-from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders
+from distilvec.modules.folder_checks import check_folder, check_links, inner_folders, listed
 from distilvec.modules.guarded import TRUST, lacks_pooler, no_questions, open_modules
 from distilvec.modules.layouts import is_model2vec, is_nomic_moe, is_vision
 from distilvec.modules.pipeline import Load, reads_texts, text_routes
 from distilvec.modules.promised_tokens import put_promised
-from distilvec.modules.settings import damaged, read_json, stated
+from distilvec.modules.settings import damaged, stated
 from distilvec.modules.text_ids import check_unknown, id_count
 from distilvec.system_errors import system_problem
 
@@ -106,7 +108,14 @@ def locate_adapters(adapters: str | Path) -> Path:
         EnvironmentProblem: the hub cannot be reached and the adapters are not in its cache.
     """
     folder = _folder_of(adapters, _HUB_FILES)
-    check_adapters(folder)
+    check_links(folder, folder)
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise DistilvecError(
+                f"there are no adapters: {name} is not in it",
+                where=str(folder),
+                remedy="Give a folder that PEFT saved with safetensors.",
+            )
     return folder
 
 
@@ -222,11 +231,10 @@ def _refuse_other_kinds(folder: Path, name: str) -> None:
 
     It puts mean pooling behind the blocks, which none of them was trained for.
     """
-    listing = folder / "modules.json"
-    if not listing.is_file():
+    if not (folder / "modules.json").is_file():
         return
     kind = stated(folder).model_type
-    if any(str(entry["type"]).startswith("pylate.") for entry in read_json(listing)):
+    if any(entry["type"].startswith("pylate.") for entry in listed(folder)):
         kind = "ColBERT"
     if kind != "SentenceTransformer":
         raise DistilvecError(
@@ -252,8 +260,6 @@ def check_table(model: SentenceTransformer, name: str) -> None:
     Added tokens that nothing needs are taken out of it instead (`_leave_out`). One that fails on what its vocabulary
     lacks is refused, too.
     """
-    from torch import nn
-
     for _, _, each in text_routes(model):
         check_unknown(getattr(each, "tokenizer", None), name)
     first: Any = model[0]

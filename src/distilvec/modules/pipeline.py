@@ -96,7 +96,25 @@ def set_length(model: SentenceTransformer, wanted: int | None, name: str) -> Non
             whole texts.
     """
     for route, modules, first in text_routes(model):
-        _set_length(modules, first, wanted, f"{name}, route {route}" if route else name)
+        limit, where = usable_positions(modules), f"{name}, route {route}" if route else name
+        if wanted is None:
+            if limit is not None and ((own := getattr(first, "max_seq_length", None)) is None or own > limit):
+                first.max_seq_length = limit
+            continue
+        if _bare_tokenizer(first) is not None:
+            raise DistilvecError(
+                f"max_length is {wanted}, and static embeddings read whole texts",
+                where=where,
+                remedy="Leave max_length out.",
+            )
+        least = _least_tokens(first)
+        if wanted < least or (limit is not None and wanted > limit):
+            raise DistilvecError(
+                f"max_length is {wanted}, special tokens and positions allow {least} to {limit or 'any number'}",
+                where=where,
+                remedy="Choose a length within that range.",
+            )
+        first.max_seq_length = wanted
 
 
 def free_name(modules: Container[str], name: str) -> str:
@@ -121,28 +139,6 @@ def text_routes(model: SentenceTransformer) -> list[tuple[str, nn.Module, Any]]:
         return [("", model, router)]
     routes: Any = router.sub_modules.items()
     return [(name, route, route[0]) for name, route in routes if reads_texts(route)]
-
-
-def _set_length(modules: nn.Module, first: Any, wanted: int | None, name: str) -> None:
-    """Set the length of a pipeline or a route, `first` its first module."""
-    limit = usable_positions(modules)
-    if wanted is not None:
-        if _bare_tokenizer(first) is not None:
-            raise DistilvecError(
-                f"max_length is {wanted}, and static embeddings read whole texts",
-                where=name,
-                remedy="Leave max_length out.",
-            )
-        least = _least_tokens(first)
-        if wanted < least or (limit is not None and wanted > limit):
-            raise DistilvecError(
-                f"max_length is {wanted}, special tokens and positions allow {least} to {limit or 'any number'}",
-                where=name,
-                remedy="Choose a length within that range.",
-            )
-        first.max_seq_length = wanted
-    elif limit is not None and ((own := getattr(first, "max_seq_length", None)) is None or own > limit):
-        first.max_seq_length = limit
 
 
 def _least_tokens(first: Any) -> int:
