@@ -127,6 +127,8 @@ def check_lora(student: SentenceTransformer) -> None:
 def adapters(student: SentenceTransformer, *, rank: int, alpha: float, dropout: float, seed: int) -> Iterator[None]:
     """A student with adapters beside every linear map of its transformer, in place; only they can be trained inside.
 
+    `check_lora` has seen that it can have them.
+
     At the end they are added to the weights and taken out again. Where the block fails they stay.
 
     Args:
@@ -134,11 +136,7 @@ def adapters(student: SentenceTransformer, *, rank: int, alpha: float, dropout: 
         alpha: their output is multiplied by alpha / rank.
         dropout: on their input, in [0, 1).
         seed: of their start.
-
-    Raises:
-        DistilvecError, EnvironmentProblem: as `check_lora`.
     """
-    check_lora(student)
     from peft import LoraConfig, LoraModel
 
     transformer = find_transformer(student)

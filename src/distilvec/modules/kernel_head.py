@@ -64,9 +64,6 @@ class GaussianKernels(nn.Module):
         live: per teacher bool [D_k], False where the teacher's coordinate is constant and nothing can be learnt.
         deviation: per teacher float32 [D_k], of its coordinates over its store, standardised or not; 1 for constants.
 
-    Raises:
-        DistilvecError: sizes that are not positive.
-
     Source: How to distill task-agnostic representations from many teachers?, section 3.3.
     """
 
@@ -84,8 +81,6 @@ class GaussianKernels(nn.Module):
         linear: bool = False,
     ) -> None:
         super().__init__()
-        if min(width, depth, hidden, components, *widths) <= 0 or len(names) != len(widths):
-            raise DistilvecError("a kernel needs positive sizes, and each teacher a name", where="kernels")
         self.width, self.names, self.widths = width, list(names), list(widths)
         self.depth, self.hidden, self.components = depth, hidden, components
         self.spread, self.triangular, self.linear = spread, triangular, linear

@@ -74,8 +74,6 @@ class TaskHead(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if kind not in ("classification", "regression") or encoding not in ("single", "joint", "separate"):
-            raise DistilvecError(f'there is no task head of kind "{kind}" with encoding "{encoding}"')
         if (labels is not None) != (kind == "classification"):
             what = f"a classification has label names, a regression has none; this {kind} has {labels and list(labels)}"
             raise DistilvecError(what, where="task head")

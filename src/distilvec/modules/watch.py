@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import weakref
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -292,10 +291,3 @@ def _mean(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, causa
         if mask is not None:
             scores = scores.masked_fill(~mask, least) if mask.dtype == torch.bool else scores + mask.to(wide)
         return scores.softmax(-1).mean(1)
-
-
-def attach_watch(owner: Any, model: nn.Module, blocks: nn.ModuleList) -> Watch:
-    """A watch whose hooks go when `owner` does."""
-    watch = Watch(model, blocks)
-    weakref.finalize(owner, watch.remove)
-    return watch

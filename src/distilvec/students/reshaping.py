@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from distilvec.corpus.keys import split_pair
 from distilvec.modules.blocks import find_blocks, without_dropout
 from distilvec.modules.pipeline import default_prompt
-from distilvec.students.electra import tables
 from distilvec.students.factorising import factorise
 from distilvec.students.fit_texts import PassCache, hooked, sampled, sampled_tokens, token_batches
 from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of
@@ -91,14 +90,12 @@ class Reshaping:
         assert rank is not None
         use, lengths = self._count(config.vocab_size, config.max_position_embeddings)
         norm = state["embeddings.LayerNorm.weight"], state["embeddings.LayerNorm.bias"], config.layer_norm_eps
-        narrow = factorise(tables(state), norm, rank, use, lengths)
-        state |= {
-            "embeddings.word_embeddings.weight": narrow.words,
-            "embeddings.position_embeddings.weight": narrow.positions,
-            "embeddings.token_type_embeddings.weight": narrow.types,
-            "embeddings.LayerNorm.weight": torch.ones(rank),
-            "embeddings.LayerNorm.bias": torch.zeros(rank),
-        }
+        words, positions, types = (
+            f"embeddings.{part}_embeddings.weight" for part in ("word", "position", "token_type")
+        )
+        narrow = factorise((state[words], state[positions], state[types]), norm, rank, use, lengths)
+        state |= {words: narrow.words, positions: narrow.positions, types: narrow.types}
+        state |= {"embeddings.LayerNorm.weight": torch.ones(rank), "embeddings.LayerNorm.bias": torch.zeros(rank)}
         if "embeddings_project.weight" in state:  # the source's table was narrow already
             # The state is where the model is, and as it is; what is fitted is float32 on the CPU.
             before, end = (state[f"embeddings_project.{part}"].to(narrow.weight) for part in ("weight", "bias"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from distilvec.modules.blocks import find_blocks, find_transformer, token_head
 from distilvec.modules.contents import Contents
 from distilvec.modules.pipeline import default_prompt, puts_into_template, reads_texts, width_of
 from distilvec.modules.text_ids import check_fast
-from distilvec.modules.watch import Seen, attach_watch
+from distilvec.modules.watch import Seen, Watch
 from distilvec.students.output import StudentInfo, StudentOutput
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class StudentTap:
         found = find_blocks(transformer.model) if transformer is not None else None
         self._watch = None
         if transformer is not None and found is not None and self._pooling is not None:
-            self._watch = attach_watch(self, transformer.model, found[1])
+            self._watch = Watch(transformer.model, found[1])
+            weakref.finalize(self, self._watch.remove)
         prompt = default_prompt(student)
         self._contents = Contents(getattr(transformer, "tokenizer", None), prompt)
         width = width_of(modules)

@@ -92,7 +92,9 @@ def prune_tokenizer(
     use.count(texts, domains)
     required = _required(spec, pieces, use.counts) | {index for index in keep_ids if index in pieces}
     kept = _choose(spec, pieces, use.counts, required, vocabulary)
-    order = _compact(kept, backend)
+    # Pieces of the model, then added tokens, as the library numbers them.
+    in_model = set(backend.get_vocab(with_added_tokens=False).values())
+    order = sorted(kept & in_model) + sorted(kept - in_model)
     reduced = _reduced(spec, pieces, order)
     unchanged, before, after = use.compare(reduced, order)
     return PrunedVocabulary(
@@ -281,12 +283,6 @@ def _ranked(spec: dict[str, Any], pieces: dict[int, str], kept: set[int]) -> Ite
         index = ids.get(left + right.removeprefix(prefix))
         if index is not None and index not in kept and {ids.get(left), ids.get(right)} <= kept:
             yield index
-
-
-def _compact(kept: set[int], backend: Any) -> list[int]:
-    """Old ids in the order of the new ones: pieces of the model, then added tokens, as the library numbers them."""
-    in_model = set(backend.get_vocab(with_added_tokens=False).values())
-    return sorted(kept & in_model) + sorted(kept - in_model)
 
 
 def _reduce(spec: dict[str, Any], order: list[int]) -> dict[str, Any]:
