@@ -79,9 +79,6 @@ def read_both_ways(model: SentenceTransformer) -> None:
 
     It is written into the model's configuration (`is_causal: false`), so that a folder saved of it opens likewise. A
     tokenizer without padding pads with its end of text.
-
-    Raises:
-        DistilvecError: the model has no causal attention.
     """
     from distilvec.modules.pipeline import is_causal
 
@@ -110,12 +107,7 @@ def leave_out_prompt(model: SentenceTransformer) -> None:
 
 
 def check_lora(student: SentenceTransformer) -> None:
-    """See that a student can have adapters.
-
-    Raises:
-        DistilvecError: it has no transformer.
-        EnvironmentProblem: peft is not installed.
-    """
+    """Refuse a student without a transformer to put adapters in, and a machine without peft."""
     if find_transformer(student) is None:
         raise DistilvecError(
             "this model has no transformer to put adapters in", where="student.lora", remedy="Leave it out."

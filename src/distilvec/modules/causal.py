@@ -164,11 +164,7 @@ def answer_places(kinds: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def check_predictions(writer: Writer, name: str) -> None:
-    """See that a model's logits are the linear map of its last states that `Writer` takes them for.
-
-    Raises:
-        DistilvecError: they are not (scaled or capped logits, a projection of its own), or it cannot read at all.
-    """
+    """Refuse a model whose logits are not the linear map of its last states that `Writer` takes them for."""
     features = writer.preprocess([("A prompt", "and an answer"), ("Another", "one")])
     features = {key: value.to(writer.model.device) for key, value in features.items()}
     ids, mask = features["input_ids"], features["attention_mask"]

@@ -26,12 +26,7 @@ def open_cross_encoder(
     max_length: int | None = None,
     trust_remote_code: bool = False,
 ) -> Any:
-    """A folder that `opening.locate` has checked as a `CrossEncoder` of sentence-transformers; it predicts logits.
-
-    Raises:
-        DistilvecError: it cannot be opened, or has no head that judges pairs.
-        DataError: the weights are damaged.
-    """
+    """A folder that `opening.locate` has checked as a `CrossEncoder` of sentence-transformers; it predicts logits."""
     config = read_json(Path(folder) / "config.json")
     kinds = config.get("architectures") if isinstance(config, dict) else None
     if not any(str(kind).endswith(_JUDGES) for kind in (kinds if isinstance(kinds, list) else [])):

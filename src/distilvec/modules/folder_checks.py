@@ -112,21 +112,12 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
 
 
 def inner_folders(folder: Path) -> list[str]:
-    """All sub-folders that modules are read from: those that modules.json names, and those within a `Router`.
-
-    Raises:
-        DataError: modules.json is not a list of modules.
-        DistilvecError: it points outside the folder.
-    """
+    """All sub-folders that modules are read from: those that modules.json names, and those within a `Router`."""
     return [place.relative_to(folder).as_posix() for place in _places(folder)]
 
 
 def listed(folder: Path) -> list[dict[str, Any]]:
-    """The entries of modules.json, each with a path and a type; one without either for a bare folder.
-
-    Raises:
-        DataError: it is not a list of modules.
-    """
+    """The entries of modules.json, each with a path and a type; one without either for a bare folder."""
     listing = folder / "modules.json"
     if not listing.exists():
         return [{"path": "", "type": ""}]
@@ -183,11 +174,7 @@ def _loops(place: Path) -> bool:
 
 
 def check_links(folder: Path, place: Path) -> None:
-    """Refuse links that lead neither to files of the same folder nor to where the hub's cache keeps them, and pipes.
-
-    Raises:
-        DistilvecError: a link leads out of both, or a pipe, a socket or a device is there, which may have no end.
-    """
+    """Refuse links that lead neither to files of the same folder nor to where the hub's cache keeps them, and pipes."""
     root = folder.resolve()
     roots = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
     for file in sorted(place.iterdir()):

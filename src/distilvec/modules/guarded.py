@@ -42,11 +42,7 @@ OWN_MODULES = {
 
 
 def open_modules(source: str, **arguments: Any) -> SentenceTransformer:
-    """A saved model that was checked or that we wrote, of stock modules and modules of ours as they are installed.
-
-    Raises:
-        DistilvecError, DataError: the weights are incomplete (`nothing_made_up`).
-    """
+    """A saved model that was checked or that we wrote, of stock modules and modules of ours as they are installed."""
     from sentence_transformers import SentenceTransformer
 
     _register(Path(source))
@@ -92,11 +88,7 @@ def open_transformer(folder: str | Path, model_kwargs: dict[str, Any], **options
 
 
 def open_writing(folder: Path, dtype: Any, trust_remote_code: bool) -> tuple[Any, Any]:
-    """The causal language model and the tokenizer of a folder that was checked.
-
-    Raises:
-        DataError: it is no causal language model.
-    """
+    """The causal language model and the tokenizer of a folder that was checked."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     plain = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}

@@ -57,9 +57,6 @@ class ImageNetwork(ImageModule):
         image_size: height and width of what the network sees. Other images are resized to it.
         mean, std: per channel, of pixels in 0..1.
 
-    Raises:
-        ValueError: another kind, another number of channels, or a size below 1.
-
     Source: Howard et al. 2017 (MobileNet); Sandler et al. 2018 (MobileNetV2); Banbury et al. 2021 (MLPerf Tiny).
     """
 
@@ -128,9 +125,6 @@ class ImageNetwork(ImageModule):
         Args:
             path: of the file, for messages.
             tensors: what it holds, of a network that `is_of` knows.
-
-        Raises:
-            ValueError: tensors are missing or unknown (named), or of another shape.
         """
         kind, norm = next(kind for name, kind in _TELLING.items() if name in tensors)
         size, mean, std = _INPUTS[kind, norm]

@@ -208,9 +208,6 @@ class GaussianKernels(nn.Module):
 
         Args:
             more: JSON values kept beside the configuration (how deviations are bounded).
-
-        Raises:
-            OSError: the disk is full or the place cannot be written.
         """
         from safetensors.torch import save_file
 

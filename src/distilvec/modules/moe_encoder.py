@@ -50,9 +50,6 @@ class MoeEncoderConfig(PreTrainedConfig):
         normalize_weights: whether the weights of a token's K experts are divided by their sum.
         aggregation: "linear", "sba", "norm_free", "unit" or "nlerp".
         expert_bias: whether the experts' first layer has a bias (nomic's has none).
-
-    Raises:
-        ValueError: sizes or names that cannot be.
     """
 
     model_type: ClassVar[str] = "distilvec_moe"

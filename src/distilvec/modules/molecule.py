@@ -70,11 +70,7 @@ class MoleculeModule(InputModule):
         }
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
-        """SMILES to the features of a batch.
-
-        Raises:
-            ValueError: a string that RDKit cannot read, or a prompt, which a molecule cannot have.
-        """
+        """SMILES to the features of a batch."""
         if prompt:
             raise ValueError(f"a molecule cannot be prefixed with the prompt {prompt!r}")
         return self.collate(self.prepare(inputs))
@@ -218,9 +214,6 @@ def graphs_of(items: Sequence[str]) -> list[Graph]:
     Chirality tag: 0 none, 1 clockwise, 2 counter-clockwise. Bond type: 0 single (and all unusual ones), 1 double, 2
     triple, 3 aromatic; direction: 0 none, 1 end up right, 2 end down right. Tags and directions depend on the order in
     which a SMILES names its atoms, therefore a molecule that has any is read from its canonical SMILES.
-
-    Raises:
-        ValueError, ImportError: as `molecules_of`.
     """
     from rdkit import Chem
 

@@ -24,9 +24,6 @@ def read_image_network(path: Path) -> ImageModule | None:
     """The network over images of a safetensors file, in float32; None where it holds none of them.
 
     Known are CIFAR residual networks, the ResNet-8 of MLPerf and MobileNets; their keys say which one it is.
-
-    Raises:
-        DataError: it cannot be read, or lacks tensors of such a network.
     """
     from distilvec.modules.cifar_resnet import CifarResNet
     from distilvec.modules.image_networks import ImageNetwork
@@ -50,10 +47,6 @@ def read_network(
     Args:
         kind: None = told by the file's keys, and by its name between "gcn" and "graphsage", whose keys are the same.
         features: molclr only: the result is the 512 features that its pretraining's projection starts from.
-
-    Raises:
-        DataError: no such file, not a safetensors file, keys or shapes of another network.
-        DistilvecError: no such kind, the kind cannot be told, or features of another kind than molclr.
     """
     tensors = _read(path)
     kind = _kind_of(path, tensors) if kind is None else kind

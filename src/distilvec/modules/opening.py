@@ -59,12 +59,7 @@ def locate(model: str | Path, trust_remote_code: bool = False) -> Path:
 
 
 def commit_of(model: str) -> str | None:
-    """The commit of the hub that a model's name means by now; None for a folder. No weights are fetched for it.
-
-    Raises:
-        DistilvecError: no such folder or hub model.
-        EnvironmentProblem: the hub cannot be reached and the model is not in its cache.
-    """
+    """The commit of the hub that a model's name means by now; None for a folder. No weights are fetched for it."""
     folder = _folder_of(model, ["*config.json"])
     return folder.name if folder.parent.name == "snapshots" else None  # the hub's cache names them by their commits
 

@@ -90,10 +90,6 @@ def set_length(model: SentenceTransformer, wanted: int | None, name: str) -> Non
     """Set the maximum length in tokens; without a wish, cut the model's own down to what its positions allow.
 
     Of a `Router`, whose length is the longest of its routes', each route of texts is set by its own positions.
-
-    Raises:
-        DistilvecError: no room for a token of the text, more than the positions allow, or static embeddings, which read
-            whole texts.
     """
     for route, modules, first in text_routes(model):
         limit, where = usable_positions(modules), f"{name}, route {route}" if route else name
@@ -157,11 +153,7 @@ def token_limit(model: SentenceTransformer) -> int | None:
 
 
 def limit_length(model: SentenceTransformer, tokens: int) -> None:
-    """Let a model read at most so many tokens of a text, and never more than it does already.
-
-    Raises:
-        DistilvecError: no room for a token of the text.
-    """
+    """Let a model read at most so many tokens of a text, and never more than it does already."""
     if tokens < (least := _least_tokens(model[0])):
         raise DistilvecError(
             f"of {tokens} tokens none is left for the text; the special ones take {least - 1}",
@@ -215,9 +207,6 @@ def set_pooling(model: SentenceTransformer, wanted: PoolingChoice | None, *, bar
         wanted: None = last-token pooling where the attention is causal, mean pooling elsewhere.
         bare: whether this was a transformers folder, without modules.json.
         name: what the person called the model, for messages.
-
-    Raises:
-        DistilvecError: the folder has its own pooling, or none at all, and another one is wanted.
     """
     from sentence_transformers.sentence_transformer.modules import Pooling
 

@@ -126,9 +126,6 @@ def validated_ridge(source: Tensor, target: Tensor, ridges: Sequence[float] = RI
 
     Returns:
         weight [D, d], bias [D], and the variance [D] of the leave-one-out residuals; float32.
-
-    Raises:
-        DataError: a value that is not finite.
     """
     inputs, outputs = _finite(source, target)
     centre, middle = inputs.mean(0), outputs.mean(0)
@@ -164,10 +161,6 @@ def projection(
 
     Returns:
         float32 on the source's device (the CPU without one).
-
-    Raises:
-        DistilvecError: a ridge start without vectors.
-        DataError: see `ridge_map`.
     """
     linear = nn.Linear(width_in, width_out, bias=False, device=None if source is None else source.device)
     if init == "random":

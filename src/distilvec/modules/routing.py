@@ -66,9 +66,6 @@ def routing(model: nn.Module, outputs: bool = False) -> Iterator[list[Routing]]:
     Args:
         model: a sentence-transformers model, or the transformers model in it.
         outputs: whether to keep the chosen experts' outputs: S * K * d numbers per text and layer.
-
-    Raises:
-        DistilvecError: the model has no mixtures.
     """
     seen, end = _watched(model, outputs)
     with end:
@@ -84,9 +81,6 @@ def hand_out_routing(student: SentenceTransformer) -> contextlib.ExitStack:
 
     Returns:
         What ends it when it is closed.
-
-    Raises:
-        DistilvecError: the student has no mixtures.
     """
     transformer = find_transformer(student)
     seen, end = _watched(student, False)

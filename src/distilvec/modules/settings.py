@@ -47,11 +47,7 @@ def damaged(problem: Exception, where: str | Path) -> DataError:
 
 
 def tensor_shapes(file: Path) -> dict[str, list[int]]:
-    """Those of the tensors in a safetensors file, from its header alone.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """Those of the tensors in a safetensors file, from its header alone."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -82,11 +78,7 @@ class Stated(BaseModel):
 
 
 def stated(folder: Path) -> Stated:
-    """Return what a model's folder says of itself, or what holds where it says nothing.
-
-    Raises:
-        DataError: it is damaged.
-    """
+    """Return what a model's folder says of itself, or what holds where it says nothing."""
     file = folder / "config_sentence_transformers.json"
     try:
         return Stated.model_validate(read_json(file) if file.is_file() else {})

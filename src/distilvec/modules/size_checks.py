@@ -35,12 +35,7 @@ def weight_files(place: Path) -> list[Path]:
 
 
 def check_size(place: Path) -> None:
-    """Compare the numbers that a module is built with, after all overrides, with the weights beside them.
-
-    Raises:
-        DistilvecError: the configuration asks for many times as much.
-        DataError: the weights' headers cannot be read.
-    """
+    """Refuse numbers to build a module with, after all overrides, that ask for many times the weights beside them."""
     shapes = [shape for file in weight_files(place) for shape in tensor_shapes(file).values()]
     tensors, numbers = len(shapes), sum(map(math.prod, shapes))  # packed weights count by their bytes
     for file, section in ((file, section) for file, config in _settings(place) for section in sections(config)):

@@ -85,11 +85,7 @@ class SmilesEncoder(MoleculeModule):
         return encoder
 
     def prepare(self, items: Sequence[str]) -> list[Any]:
-        """uint8 [120] per SMILES; see `codes_of`.
-
-        Raises:
-            ValueError: a string that RDKit cannot read.
-        """
+        """uint8 [120] per SMILES; see `codes_of`."""
         return list(codes_of(canonical(items)))
 
     def collate(self, prepared: Sequence[Any]) -> dict[str, Tensor]:
@@ -113,11 +109,7 @@ def codes_of(smiles: Sequence[str]) -> np.ndarray:
 
 
 def canonical(smiles: Sequence[str]) -> list[str]:
-    """Each SMILES in RDKit's canonical form.
-
-    Raises:
-        ValueError: a string that RDKit cannot read.
-    """
+    """Each SMILES in RDKit's canonical form."""
     from rdkit import Chem
 
     return [Chem.MolToSmiles(molecule) for molecule in molecules_of(smiles)]

@@ -108,9 +108,6 @@ class TaskHead(nn.Module):
 
         Returns:
             [..., C], or [..., 1] for a regression; at least float32.
-
-        Raises:
-            DistilvecError: one vector where two are needed, or the reverse.
         """
         if (second is not None) != (self.encoding == "separate"):
             needed = "two vectors" if second is None else "one vector"
@@ -141,11 +138,7 @@ class TaskHead(nn.Module):
         return {name: getattr(self, name) for name in names}
 
     def save(self, folder: str | Path) -> None:
-        """Write `task/head.safetensors` and `task/task.json` into the folder of a model.
-
-        Raises:
-            OSError: the disk is full or the place cannot be written.
-        """
+        """Write `task/head.safetensors` and `task/task.json` into the folder of a model."""
         from safetensors.torch import save_file
 
         place = Path(folder) / _FOLDER

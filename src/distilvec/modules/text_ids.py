@@ -37,9 +37,6 @@ class TextIds:
     Attributes:
         bare: whether it is a bare tokenizer.
         limit: as int, or None.
-
-    Raises:
-        DistilvecError: the tokenizer is written in Python.
     """
 
     def __init__(self, tokenizer: Any, limit: float | None, prompt: str = "") -> None:
@@ -92,11 +89,7 @@ def id_count(tokenizer: Any) -> int:
 
 
 def check_fast(tokenizer: Any, where: str | None = None) -> None:
-    """Refuse a tokenizer without a core in Rust, whose ids nothing but its own calls can tell.
-
-    Raises:
-        DistilvecError: as above.
-    """
+    """Refuse a tokenizer without a core in Rust, whose ids nothing but its own calls can tell."""
     from tokenizers import Tokenizer
 
     if not isinstance(tokenizer, Tokenizer) and not hasattr(tokenizer, "backend_tokenizer"):
@@ -108,11 +101,7 @@ def check_fast(tokenizer: Any, where: str | None = None) -> None:
 
 
 def check_unknown(tokenizer: Any, where: str) -> None:
-    """Refuse a tokenizer that fails on what its vocabulary lacks: a token for unknown pieces, or around a pair.
-
-    Raises:
-        DistilvecError: as above; the first such text would end a run.
-    """
+    """Refuse a tokenizer that fails on what its vocabulary lacks: a token for unknown pieces, or around a pair."""
     from tokenizers import Tokenizer
 
     core = getattr(tokenizer, "backend_tokenizer", tokenizer)

@@ -101,9 +101,6 @@ class Watch:
         Args:
             states: whether to keep the states of the blocks; or of which, 0 to L: the others are empty.
             maps: layers, 1 to L, whose attention maps are wanted.
-
-        Raises:
-            DistilvecError: a map was asked for and the model's attention did not show it.
         """
         seen = Seen(blocks=self._count if states else 0)
         with self._maps(seen, maps) if maps else contextlib.nullcontext():

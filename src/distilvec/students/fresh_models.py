@@ -108,9 +108,6 @@ def train_tokenizer(texts: Iterable[str] | None, vocabulary: int) -> Any:
 
     Returns:
         A transformers tokenizer.
-
-    Raises:
-        DistilvecError: no texts, or fewer pieces than bytes and special tokens.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 

@@ -95,10 +95,6 @@ def open_weights(path: Path, device: str | None = None) -> SentenceTransformer:
 
     Args:
         device: default is the processor.
-
-    Raises:
-        DataError: no such file, a damaged one, or not one of these networks.
-        DistilvecError: a network that the keys leave open.
     """
     from sentence_transformers import SentenceTransformer
 

@@ -51,9 +51,6 @@ def narrow(
 
     Returns:
         `states` and `vectors`.
-
-    Raises:
-        DistilvecError: fewer than eight texts.
     """
     if len(texts) < JUDGED:  # none would be left to judge the map on
         raise DistilvecError(

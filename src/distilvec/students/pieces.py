@@ -91,11 +91,7 @@ def piece_vectors(
 
 
 def fast_tokenizer_of(model: SentenceTransformer) -> Any:
-    """The transformers tokenizer of a text transformer.
-
-    Raises:
-        DistilvecError: the model is another thing, or its tokenizer is not a fast one.
-    """
+    """The transformers tokenizer of a text transformer."""
     tokenizer = getattr(find_transformer(model), "tokenizer", None)
     if tokenizer is None or not hasattr(tokenizer, "backend_tokenizer"):
         raise DistilvecError(

@@ -70,20 +70,13 @@ class Kept:
 
 
 def reshapable(model: Any, shape: Shape) -> Any:
-    """The model that the cuts work on: an `ElectraModel` for BERT-like ones, others themselves.
-
-    Raises:
-        DistilvecError: the model has no such part, or it cannot be as small as that.
-    """
+    """The model that the cuts work on: an `ElectraModel` for BERT-like ones, others themselves."""
     from distilvec.students.electra import as_electra
 
     model = as_electra(model) if is_alike(model) else model
     found = find_blocks(model)
     assert found is not None
     kind, block = type(model).__name__, found[1][0]
-    for name, size in vars(shape).items():
-        if size is not None and size < 1:
-            raise DistilvecError(f"{name} is {size}, and at least 1 has to stay", where=f"shrink.{name}")
     if not is_electra(model):
         for name, instead in (("embedding", "vocabulary"), ("positions", "student.max_length"), ("width", "layers")):
             if getattr(shape, name) is not None:
@@ -156,11 +149,7 @@ class Network:
 
 
 def feed_forward(block: nn.Module, kind: str) -> Network:
-    """The feed-forward network of a block.
-
-    Raises:
-        DistilvecError: it has none whose units can be cut.
-    """
+    """The feed-forward network of a block."""
     named = dict(block.named_modules())
     for inputs, output in (
         ((("intermediate.dense", 1),), "output.dense"),
@@ -186,11 +175,7 @@ def heads_of(model: Any) -> int:
 
 
 def shared_heads(model: Any, block: Any, kind: str) -> int:
-    """Query heads that share keys and values, so that they stay or go together.
-
-    Raises:
-        DistilvecError: the class fixes their width by their number.
-    """
+    """Query heads that share keys and values, so that they stay or go together."""
     if is_electra(model):
         return 1
     attention = getattr(block, "self_attn", None)

@@ -179,11 +179,7 @@ def brings_its_code(module: Any) -> bool:
 
 
 def refuse_foreign(student: SentenceTransformer) -> None:
-    """Refuse a student that would ship without the code of one of its modules.
-
-    Raises:
-        DistilvecError: a module is neither stock, nor ours, nor opened from code that came with the model.
-    """
+    """Refuse a student that would ship without the code of one of its modules."""
     # Code that came with a model, and was trusted, goes along with it.
     known = ("sentence_transformers.", "transformers_modules.")
     for name, module in student.named_children():

@@ -245,9 +245,6 @@ def _texts(texts: Iterable[str] | None, vocabulary: int | None, shape: Shape) ->
 def choose_layers(layers: int | Sequence[int] | None, count: int) -> list[int]:
     """Block numbers counted from 1, in order.
 
-    Raises:
-        DistilvecError: no block to keep, or one that there is not.
-
     >>> choose_layers(3, 6), choose_layers([6, 1], 6), choose_layers(None, 2)
     ([1, 4, 6], [1, 6], [1, 2])
     """

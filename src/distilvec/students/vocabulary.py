@@ -107,11 +107,7 @@ def prune_tokenizer(
 
 
 def _reduced(spec: dict[str, Any], pieces: dict[int, str], order: list[int]) -> Any:
-    """The tokenizer with these pieces alone, in this order.
-
-    Raises:
-        DistilvecError: its pieces do not keep the ids that they are given.
-    """
+    """The tokenizer with these pieces alone, in this order."""
     from tokenizers import Tokenizer
 
     reduced = Tokenizer.from_str(json.dumps(_reduce(spec, order)))
@@ -123,11 +119,7 @@ def _reduced(spec: dict[str, Any], pieces: dict[int, str], order: list[int]) -> 
 
 
 def plain_backend(tokenizer: Any) -> Any:
-    """A copy of a tokenizer's `tokenizers.Tokenizer` that neither pads nor truncates, as saved ones do.
-
-    Raises:
-        DistilvecError: the tokenizer is written in Python.
-    """
+    """A copy of a tokenizer's `tokenizers.Tokenizer` that neither pads nor truncates, as saved ones do."""
     check_fast(tokenizer)
     return unlimited(getattr(tokenizer, "backend_tokenizer", tokenizer))
 
