@@ -111,10 +111,9 @@ class Embeddings(nn.Module):
         return states + self.position_embeddings(self._positions(input_ids, words)) if self.absolute else states
 
     def _positions(self, input_ids: Tensor | None, words: Tensor) -> Tensor:
-        if self.padding_idx is None:
-            return torch.arange(words.shape[1], device=words.device).unsqueeze(0)
-        if input_ids is None:
-            return torch.arange(words.shape[1], device=words.device).unsqueeze(0) + self.padding_idx + 1
+        if self.padding_idx is None or input_ids is None:
+            first = 0 if self.padding_idx is None else self.padding_idx + 1
+            return torch.arange(first, first + words.shape[1], device=words.device).unsqueeze(0)
         real = input_ids.ne(-1 if self.word_embeddings.padding_idx is None else self.word_embeddings.padding_idx)
         return real.cumsum(1) * real + self.padding_idx
 

@@ -78,11 +78,12 @@ def fresh(
     source = None if init_from is None else find_transformer(init_from)
     like: Any = getattr(source, "config", None)
     same = like is not None and like.hidden_size == width
+    usual = next((width // size for size in (64, 32) if width % size == 0), 1)
     config = BertConfig(
         vocab_size=id_count(words),
         hidden_size=width,
         num_hidden_layers=layers,
-        num_attention_heads=heads or (like.num_attention_heads if same else _heads(width)),
+        num_attention_heads=heads or (like.num_attention_heads if same else usual),
         intermediate_size=intermediate or (same and _inner(like)) or 4 * width,
         max_position_embeddings=max_length,
         pad_token_id=words.pad_token_id,
@@ -209,7 +210,8 @@ def _start_from(model: Any, words: Any, teacher: Any) -> None:
     with torch.no_grad():
         model.embeddings.word_embeddings.weight.copy_(rows)
     logger.info("%d of %d pieces start from the teacher's table", int(covered.sum()), len(covered))
-    if _same_shape(model.config, inner.config):
+    sizes = ("model_type", "hidden_size", "num_attention_heads", "intermediate_size")
+    if all(getattr(model.config, size) == getattr(inner.config, size, None) for size in sizes):
         _copy_blocks(model, inner)
 
 
@@ -223,11 +225,6 @@ def _narrow(rows: Tensor, width: int) -> Tensor:
     narrow = functional.pad(narrow, (0, width - narrow.shape[1]))
     spread = rows.square().mean().sqrt() / narrow.square().mean().sqrt()
     return narrow * spread
-
-
-def _same_shape(config: Any, other: Any) -> bool:
-    sizes = ("model_type", "hidden_size", "num_attention_heads", "intermediate_size")
-    return all(getattr(config, size) == getattr(other, size, None) for size in sizes)
 
 
 def _copy_blocks(model: Any, teacher: Any) -> None:
@@ -249,10 +246,6 @@ def _inner(config: Any) -> int | None:
     """Inner units of a configuration's blocks, by the names of BERT's, DistilBERT's and GPT-2's."""
     found = (getattr(config, name, None) for name in ("intermediate_size", "hidden_dim", "n_inner"))
     return next((size for size in found if size), None)
-
-
-def _heads(width: int) -> int:
-    return next((width // size for size in (64, 32) if width % size == 0), 1)
 
 
 def _load_tokenizer(tokenizer: str | Path) -> Any:

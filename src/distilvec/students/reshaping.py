@@ -6,7 +6,6 @@ What is left of a layer is refitted by least squares to what the whole layer gav
 from __future__ import annotations
 
 import copy
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -66,8 +65,6 @@ class Reshaping:
         self.all_blocks, self.numbers = found[1], [number - 1 for number in kept]
         self.blocks: list[Any] = [found[1][number] for number in self.numbers]
         self.few = sampled_tokens(source, texts, TEXTS, TOKENS, ALL_TOKENS, LEAST)
-        self._batches = functools.partial(token_batches, source, self.few, TOKENS)
-        self.prompt = default_prompt(source)
 
     def apply(self, state: dict[str, Tensor], config: Any) -> None:
         """Cut the tensors of the kept blocks, under their new numbers, and the tables; both in place."""
@@ -106,7 +103,7 @@ class Reshaping:
 
     def _count(self, pieces: int, positions: int) -> tuple[Tensor, Tensor]:
         """Use of each piece [N], and tokens of each text [T]."""
-        sample = [split_pair(self.prompt + text) for text in sampled(self.texts, COUNTED)]
+        sample = [split_pair(default_prompt(self.source) + text) for text in sampled(self.texts, COUNTED)]
         rows = self.tokenizer(sample, truncation=True, max_length=positions)["input_ids"]
         ids = torch.tensor([index for row in rows for index in row])
         return torch.bincount(ids, minlength=pieces).double(), torch.tensor([len(row) for row in rows])
@@ -228,7 +225,7 @@ class Reshaping:
     @torch.no_grad()
     def _run(self) -> None:
         with without_dropout(self.model):
-            for features in self._batches():
+            for features in token_batches(self.source, self.few, TOKENS):
                 self._mask = features["attention_mask"].bool()
                 self.model(**features)
 

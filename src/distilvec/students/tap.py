@@ -57,7 +57,13 @@ class StudentTap:
         if tokenizer is not None and reads_texts(student):
             # Now, not when the teachers have read the corpus.
             check_fast(tokenizer, student_name(student))
-            _refuse_template(student)
+            if puts_into_template(student):  # training reads what the tokenizer alone gives
+                raise DistilvecError(
+                    "this student puts every text into the chat template of its tokenizer",
+                    where=student_name(student),
+                    remedy='Take "message" out of modality_config in its sentence_bert_config.json, and it reads plain '
+                    "texts.",
+                )
         if modules and isinstance(modules[-1], Normalize):
             modules = modules[:-1]
         self._modules = modules
@@ -114,7 +120,7 @@ class StudentTap:
         features = dict(features)
         special = features.pop("special_tokens_mask", None)
         mask, content = self.masks(features, special)
-        rows = self._repeat(features, views)
+        rows = getattr(self._modules[0], "repeat", _repeat)(features, views)  # of V * B items, view by view
         given = set(rows)
         pooled: Tensor | None = None
         with self._watching(bool(layers or tokens), attention) as seen:
@@ -142,11 +148,6 @@ class StudentTap:
                 and value.shape[:1] == embedding.shape[:1]
             },
         )
-
-    def _repeat(self, features: dict[str, Any], views: int) -> dict[str, Any]:
-        """Features of B items -> of V * B, view by view."""
-        own = getattr(self._modules[0], "repeat", None)
-        return own(features, views) if own is not None and views > 1 else _repeat(features, views)
 
     def _watching(self, states: bool, maps: Sequence[int]) -> contextlib.AbstractContextManager[Seen]:
         if self._watch is None or not (states or maps):
@@ -197,16 +198,6 @@ class StudentTap:
                 where=name,
                 remedy="Load the student with unpad_inputs=False.",
             )
-
-
-def _refuse_template(student: SentenceTransformer) -> None:
-    """Refuse a student of texts that puts them into a chat template: training reads what its tokenizer alone gives."""
-    if puts_into_template(student):
-        raise DistilvecError(
-            "this student puts every text into the chat template of its tokenizer",
-            where=student_name(student),
-            remedy='Take "message" out of modality_config in its sentence_bert_config.json, and it reads plain texts.',
-        )
 
 
 _OF_POOLING = ("attention_mask", "prompt_length", "answer_mask")
