@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from distilvec.students.vocabulary import PrunedVocabulary
 
 logger = logging.getLogger(__name__)
-#: What a pruned vocabulary and a report both say of the texts.
-_OF_TEXTS = ("texts_unchanged", "tokens_before", "tokens_after")
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,6 @@ class ShrinkReport:
         layers_before: number of blocks; `layers_kept`: the blocks kept, counted from 1.
         vocabulary_before, vocabulary_after: rows of the token embedding table.
         texts_unchanged: share of the texts that are encoded exactly as before, in [0, 1]; None = not pruned.
-        tokens_before, tokens_after: mean tokens per text without special ones; None = not pruned.
         shape: sizes of what was cut besides.
         kept: how much of the layers' work those cuts keep.
     """
@@ -52,13 +49,8 @@ class ShrinkReport:
     vocabulary_before: int
     vocabulary_after: int
     texts_unchanged: float | None = None
-    tokens_before: float | None = None
-    tokens_after: float | None = None
     shape: Shape = field(default_factory=Shape)
     kept: Kept = field(default_factory=Kept)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def __str__(self) -> str:
         """Return what was kept, a line for each cut."""
@@ -148,9 +140,9 @@ def shrink(
         layers_kept=tuple(kept),
         vocabulary_before=_pieces(transformer.model),
         vocabulary_after=_pieces(smaller),
+        texts_unchanged=None if pruned is None else pruned.texts_unchanged,
         shape=shape,
         kept=worth,
-        **({} if pruned is None else {name: getattr(pruned, name) for name in _OF_TEXTS}),
     )
     told = "the student has %s parameters, cut from a model with %s (poolers not counted)"
     logger.info(told, millions(report.parameters_after), millions(report.parameters_before))

@@ -32,17 +32,12 @@ class PrunedVocabulary:
     Attributes:
         tokenizer: a transformers tokenizer.
         kept_ids: int64 [n], the old id of every new id.
-        texts_unchanged: share of the texts that are encoded exactly as before, in [0, 1].
-        tokens_before, tokens_after: mean tokens per text without special ones.
-
-    The last three are taken on a sample of at most 10,000 texts.
+        texts_unchanged: share of the texts that are encoded exactly as before, in [0, 1], of at most 10,000.
     """
 
     tokenizer: Any
     kept_ids: Tensor
     texts_unchanged: float
-    tokens_before: float
-    tokens_after: float
 
 
 def prune_tokenizer(
@@ -96,14 +91,8 @@ def prune_tokenizer(
     in_model = set(backend.get_vocab(with_added_tokens=False).values())
     order = sorted(kept & in_model) + sorted(kept - in_model)
     reduced = _reduced(spec, pieces, order)
-    unchanged, before, after = use.compare(reduced, order)
-    return PrunedVocabulary(
-        tokenizer=_wrap(reduced, tokenizer),
-        kept_ids=torch.tensor(order, dtype=torch.long),
-        texts_unchanged=unchanged,
-        tokens_before=before,
-        tokens_after=after,
-    )
+    kept_ids = torch.tensor(order, dtype=torch.long)
+    return PrunedVocabulary(_wrap(reduced, tokenizer), kept_ids, use.unchanged(reduced, order))
 
 
 def _reduced(spec: dict[str, Any], pieces: dict[int, str], order: list[int]) -> Any:
@@ -155,15 +144,11 @@ class _Use:
             elif (place := self._draw.randrange(self._seen)) < _SAMPLE:
                 self.sample[place] = text
 
-    def compare(self, reduced: Any, order: list[int]) -> tuple[float, float, float]:
-        """Share of the sample encoded as before, and mean tokens per text before and after."""
-        same, before, after = 0, 0, 0
-        for chunk in chunks(self.sample):
-            for old, new in zip(encode(self.backend, chunk), encode(reduced, chunk), strict=True):
-                same += old == [order[index] for index in new]
-                before, after = before + len(old), after + len(new)
-        count = len(self.sample)
-        return same / count, before / count, after / count
+    def unchanged(self, reduced: Any, order: list[int]) -> float:
+        """Share of the sample that is encoded as before."""
+        pairs = ((encode(self.backend, chunk), encode(reduced, chunk)) for chunk in chunks(self.sample))
+        same = (old == [order[index] for index in new] for both in pairs for old, new in zip(*both, strict=True))
+        return sum(same) / len(self.sample)
 
 
 def encode(backend: Any, texts: list[str]) -> list[list[int]]:
