@@ -9,8 +9,6 @@ from torch.nn.functional import cross_entropy
 
 from distilvec.precision import full_precision
 
-__all__ = ["gaussian_nll", "soft_cross_entropy", "triangular_gaussian_nll"]
-
 _LOG_TWO_PI = math.log(2 * math.pi)
 
 

@@ -10,8 +10,6 @@ from distilvec.modules.expert_head import ExpertHead
 from distilvec.modules.moe_encoder import MoeEncoderConfig
 from distilvec.modules.sphere import AGGREGATIONS
 
-__all__ = ["set_aggregation"]
-
 
 def set_aggregation(model: nn.Module, mode: str, normalize_weights: bool | None = None) -> None:
     """Choose the aggregation of every mixture of experts in a model; it is saved with the model.

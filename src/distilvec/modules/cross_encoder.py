@@ -12,8 +12,6 @@ from distilvec.modules.promised_tokens import put_into
 from distilvec.modules.settings import read_json
 from distilvec.modules.text_ids import check_unknown
 
-__all__ = ["open_cross_encoder"]
-
 #: Kinds of models that judge a pair; others would get a head of random numbers.
 _JUDGES = ("ForSequenceClassification", "ForCausalLM")
 

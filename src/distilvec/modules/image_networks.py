@@ -22,8 +22,6 @@ from torch.nn import functional
 
 from .cifar_resnet import ImageModule
 
-__all__ = ["ImageNetwork"]
-
 _V1 = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 _V2 = (1, 2, 1, 2, 1, 1, 2, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1)
 #: Strides of the blocks.

@@ -18,8 +18,6 @@ from distilvec.modules.layouts import KERNELS, has_kernels
 from distilvec.modules.projection import validated_ridge
 from distilvec.modules.settings import tensor_shapes
 
-__all__ = ["GaussianKernels", "Kernel", "bounded"]
-
 _WEIGHTS, (_FOLDER, _CONFIG) = "kernels.safetensors", KERNELS
 #: A coordinate is taken for constant where it varies less than this share of the teacher's liveliest one, and less than
 #: this share of its own mean or than this. (Of descriptors with units of their own one may be a billion times another.)

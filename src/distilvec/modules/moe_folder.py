@@ -16,8 +16,6 @@ if TYPE_CHECKING:  # recipes import files that import this one, and reading one 
 
     from distilvec.modules.moe_encoder import MoeEncoderConfig
 
-__all__ = ["open_moe"]
-
 #: Field of the published configuration -> ours.
 _SIZES = {
     "vocab_size": "vocab_size",

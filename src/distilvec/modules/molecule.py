@@ -24,8 +24,6 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["KINDS", "Graph", "MoleculeEncoder", "MoleculeModule", "collate", "graphs_of", "molecules_of", "normed"]
-
 KINDS = ("gine", "gin", "gcn", "sage", "gat", "tag")
 _ATOMS, _CHIRALITIES, _BONDS = 119, 3, 4  # the last atom is what has no atomic number ("*")
 _HEADS = 4

@@ -16,8 +16,6 @@ from torch.nn import functional
 
 from .molecule import MoleculeModule, collate, graphs_of, normed
 
-__all__ = ["GRAPHS", "GraphEncoder", "GraphNetwork"]
-
 GRAPHS = ("gcn", "graphsage", "gat", "molclr")
 _HEADS = 2
 _SELF_LOOP = 4  # the bond type of an atom with itself

@@ -14,8 +14,6 @@ from distilvec.modules.smiles_network import SmilesNetwork
 if TYPE_CHECKING:
     from distilvec.modules.cifar_resnet import ImageModule
 
-__all__ = ["KINDS", "read_image_network", "read_network"]
-
 #: Of networks over molecules.
 KINDS = (*GRAPHS, "chemvae")
 

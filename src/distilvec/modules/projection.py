@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError
 
-__all__ = ["dense", "flattened", "identity_map", "is_identity", "projection", "ridge_map", "validated_ridge"]
-
 
 def identity_map(width: int) -> nn.Linear:
     """The map of a student that lives in its teacher's space already; frozen."""

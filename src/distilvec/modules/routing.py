@@ -17,8 +17,6 @@ from distilvec.precision import full_precision
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["Routing", "hand_out_routing", "mixtures", "router_balance", "routing"]
-
 
 @dataclass(frozen=True)
 class Routing:

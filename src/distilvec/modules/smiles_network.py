@@ -17,8 +17,6 @@ from torch.nn import functional
 
 from .molecule import MoleculeModule, molecules_of, normed
 
-__all__ = ["SmilesEncoder", "SmilesNetwork"]
-
 # The one-hot code of a character; the last is the padding. From the model's own character list.
 CHARACTERS = r"76o]3s(-S/B4[)#IlOHc1@=nP8C2F5rN+\ "
 LENGTH = 120

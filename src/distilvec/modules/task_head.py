@@ -23,8 +23,6 @@ from distilvec.validation import first_problem
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["Encoding", "TaskHead", "sentence_vectors"]
-
 Encoding = Literal["single", "joint", "separate"]
 _WEIGHTS, (_FOLDER, _CONFIG) = "head.safetensors", TASK_HEAD
 #: Weights of a head, which a folder of somebody else's could ask memory for.
