@@ -16,7 +16,7 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.folder_checks import check_links
 from distilvec.modules.layouts import KERNELS, has_kernels
 from distilvec.modules.projection import validated_ridge
-from distilvec.modules.settings import tensor_shapes
+from distilvec.modules.settings import save_beside, tensor_shapes
 
 _WEIGHTS, (_FOLDER, _CONFIG) = "kernels.safetensors", KERNELS
 #: A coordinate is taken for constant where it varies less than this share of the teacher's liveliest one, and less than
@@ -196,25 +196,15 @@ class GaussianKernels(nn.Module):
         below = cast(Tensor, self.factors[teacher]).tril(-1)
         return below + torch.eye(len(below), dtype=below.dtype, device=below.device)
 
-    def config(self) -> dict[str, Any]:
-        """Return what it is made from, as JSON values."""
-        keys = ("width", "names", "widths", "depth", "hidden", "components", "spread", "triangular", "linear")
-        return {key: getattr(self, key) for key in keys}
-
     def save(self, folder: str | Path, **more: Any) -> None:
         """Write `kernels/kernels.safetensors` and `kernels/kernels.json` into the folder of a model.
 
         Args:
             more: JSON values kept beside the configuration (how deviations are bounded).
         """
-        from safetensors.torch import save_file
-
-        place = Path(folder) / _FOLDER
-        place.mkdir(parents=True, exist_ok=True)
-        weights = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
-        save_file(weights, place / _WEIGHTS)
-        content = json.dumps({"kernels": self.config(), **more}, indent=1, ensure_ascii=False)
-        (place / _CONFIG).write_text(content + "\n", encoding="utf-8")
+        keys = ("width", "names", "widths", "depth", "hidden", "components", "spread", "triangular", "linear")
+        content = {"kernels": {key: getattr(self, key) for key in keys}, **more}
+        save_beside(self, Path(folder) / _FOLDER, _WEIGHTS, _CONFIG, content)
 
     @classmethod
     def load(cls, folder: str | Path) -> tuple[GaussianKernels, dict[str, Any]]:

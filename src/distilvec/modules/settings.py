@@ -58,6 +58,15 @@ def tensor_shapes(file: Path) -> dict[str, list[int]]:
         raise damaged(problem, file) from problem
 
 
+def save_beside(module: Any, place: Path, weights: str, settings: str, content: Any) -> None:
+    """Write the weights of a module and what it is made from into a folder beside a model's own files."""
+    from safetensors.torch import save_file
+
+    place.mkdir(parents=True, exist_ok=True)
+    save_file({name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}, place / weights)
+    (place / settings).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 def shards(folder: Path) -> list[Path]:
     """The files of a folder's weights, which are in one file or in those that an index names."""
     whole = folder / "model.safetensors"

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.folder_checks import check_links
 from distilvec.modules.layouts import TASK_HEAD, has_head
+from distilvec.modules.settings import save_beside
 from distilvec.validation import first_problem
 
 if TYPE_CHECKING:
@@ -137,14 +138,7 @@ class TaskHead(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Write `task/head.safetensors` and `task/task.json` into the folder of a model."""
-        from safetensors.torch import save_file
-
-        place = Path(folder) / _FOLDER
-        place.mkdir(parents=True, exist_ok=True)
-        weights = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
-        save_file(weights, place / _WEIGHTS)
-        content = json.dumps(self.config(), indent=1, ensure_ascii=False)
-        (place / _CONFIG).write_text(content + "\n", encoding="utf-8")
+        save_beside(self, Path(folder) / _FOLDER, _WEIGHTS, _CONFIG, self.config())
 
     @classmethod
     def load(cls, folder: str | Path) -> TaskHead:
