@@ -240,7 +240,9 @@ def _check_settings(place: Path, trust_remote_code: bool) -> None:
             given = settings.get(part)
             if isinstance(given, dict):
                 _refuse_keys(given, file)
-                _refuse_paths(given, file)
+                for key, value in given.items():
+                    if "/" in str(value) or "\\" in str(value):
+                        raise _reaches(key, file)
                 if not trust_remote_code:
                     _refuse_kernels(given, file)
     file = place / "config.json"
@@ -283,12 +285,6 @@ def _refuse_keys(settings: dict[str, Any], file: Path) -> None:
         if harmless or settings[key] is None:
             continue
         raise _reaches(key, file)
-
-
-def _refuse_paths(settings: dict[str, Any], file: Path) -> None:
-    for key, value in settings.items():
-        if "/" in str(value) or "\\" in str(value):
-            raise _reaches(key, file)
 
 
 def _refuse_kernels(settings: dict[str, Any], file: Path) -> None:

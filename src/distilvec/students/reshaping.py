@@ -196,10 +196,7 @@ class Reshaping:
             # Longformer pads further, at the end.
             return lambda _module, args: seen.add(args[0][:, : self._mask.shape[1]][self._mask])
 
-        with hooked(
-            [layer.register_forward_pre_hook(watch(seen)) for layer, seen in zip(layers, moments, strict=True)]
-        ):
-            self._run()
+        self._run([layer.register_forward_pre_hook(watch(seen)) for layer, seen in zip(layers, moments, strict=True)])
         return moments
 
     def _watch_beside(self, attentions: Sequence[Any], others: Sequence[Any]) -> list[StateMoments]:
@@ -213,18 +210,14 @@ class Reshaping:
 
             return hook
 
-        with hooked(
-            [
-                attention.register_forward_hook(watch(other, seen), with_kwargs=True)
-                for attention, other, seen in zip(attentions, others, moments, strict=True)
-            ]
-        ):
-            self._run()
+        watched = zip(attentions, others, moments, strict=True)
+        self._run([each.register_forward_hook(watch(other, seen), with_kwargs=True) for each, other, seen in watched])
         return moments
 
     @torch.no_grad()
-    def _run(self) -> None:
-        with without_dropout(self.model):
+    def _run(self, hooks: Sequence[Any]) -> None:
+        """Let the texts through the model once."""
+        with hooked(hooks), without_dropout(self.model):
             for features in token_batches(self.source, self.few, TOKENS):
                 self._mask = features["attention_mask"].bool()
                 self.model(**features)
