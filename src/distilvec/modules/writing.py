@@ -28,7 +28,7 @@ def open_writer(
     pooling: PoolingChoice | None = None,
     trust_remote_code: bool = False,
 ) -> SentenceTransformer:
-    """A transformers folder or hub id of a causal language model, as the pipeline of `modules.writer`.
+    """A transformers folder or hub id of a causal language model, as the pipeline of `modules.causal`.
 
     Args:
         device: where it is put; None = the best device there is.

@@ -33,7 +33,7 @@ class StudentTap:
 
     Args:
         student: a plain sentence-transformers model: a transformer with pooling, or static embeddings; or one that
-            writes (`modules.writer`).
+            writes (`modules.causal`).
 
     Attributes:
         info: what a method may know of the student.
