@@ -109,9 +109,8 @@ class StudentTap:
             attention: layers, 1 to L, whose attention maps are wanted.
 
         Returns:
-            embedding [V, B, d]; layers [V, L, B, pooled]; tokens layer -> [V, B, S, hidden]; attention layer ->
-            [V, B, S, S] float32, averaged over heads, before dropout; mask and content bool [B, S] (None for static
-            students). The states of layer L are the model's last hidden states, after its final norm where it has one.
+            What was asked for; no masks of static students. Attention is float32, before dropout. The states of layer
+            L are the model's last hidden states, after its final norm where it has one.
 
         Raises:
             DistilvecError: where layers, tokens or attention are asked of a student that cannot give them.
