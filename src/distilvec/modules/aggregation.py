@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 from distilvec.errors import DistilvecError, nearest
@@ -29,7 +31,7 @@ def set_aggregation(model: nn.Module, mode: str, normalize_weights: bool | None 
         raise DistilvecError(f'There is no aggregation "{mode}"', remedy=nearest(mode, AGGREGATIONS))
     heads = [module for module in model.modules() if isinstance(module, ExpertHead)]
     # By their type, not their class, which may have come with a folder.
-    found = (getattr(module, "config", None) for module in model.modules())
+    found: list[Any] = [getattr(module, "config", None) for module in model.modules()]
     configs = {id(each): each for each in found if getattr(each, "model_type", None) == MoeEncoderConfig.model_type}
     if not heads and not configs:
         raise DistilvecError(

@@ -88,7 +88,7 @@ def ends_bare(model: SentenceTransformer) -> bool:
 
     for _, modules, first in text_routes(model):
         pooled = any(isinstance(each, Pooling) and "lasttoken" in each.pooling_mode for each in modules.children())
-        tokenizer = getattr(first, "tokenizer", None)
+        tokenizer: Any = getattr(first, "tokenizer", None)
         if pooled and hasattr(tokenizer, "all_special_ids"):
             ids = first.preprocess(["a"])["input_ids"].flatten().tolist()
             if ids and ids[-1] not in tokenizer.all_special_ids:
