@@ -209,7 +209,7 @@ def shipped_as(made: Recipe, variant: str) -> Path:
     weight = load_file(last / "model.safetensors")["method.heads.0.weight"]
     learnt = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     learnt.weight.data = flattened(weight, MAPS[variant])
-    ship(student, folder, space="teacher", teacher_map=learnt)
+    ship(student, folder, teacher_map=learnt)
     return folder
 
 

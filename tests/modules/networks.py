@@ -61,5 +61,7 @@ def tensors_of(kind: str) -> dict[str, Tensor]:
     return found
 
 
-def network(kind: str, **options) -> ImageNetwork:
-    return ImageNetwork.from_classifier("net.safetensors", tensors_of(kind), **options)
+def network(kind: str, image_size: int | None = None) -> ImageNetwork:
+    made = ImageNetwork.from_classifier("net.safetensors", tensors_of(kind))
+    made.image_size = image_size or made.image_size
+    return made

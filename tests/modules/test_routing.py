@@ -28,7 +28,7 @@ def student(tmp_path: Path) -> SentenceTransformer:
 
 def test_what_each_router_did(student: SentenceTransformer) -> None:
     features = student.preprocess(TEXTS)
-    with torch.no_grad(), routing(student, outputs=True) as seen:
+    with torch.no_grad(), routing(student) as seen:
         student(dict(features))
     with torch.no_grad():
         student(dict(features))  # no longer watched
@@ -41,7 +41,7 @@ def test_what_each_router_did(student: SentenceTransformer) -> None:
         best = each.probabilities[real].topk(2)
         assert torch.equal(each.weights[real], best.values) and torch.equal(each.chosen[real], best.indices)
         assert torch.equal(each.selected.sum((0, 1)), torch.bincount(best.indices.flatten(), minlength=4))
-        assert each.outputs is not None and each.outputs.shape == (*real.shape, 2, nomic_moe.WIDTH)
+        assert each.outputs().shape == (*real.shape, 2, nomic_moe.WIDTH)
 
 
 def test_the_sums_give_the_balance_of_all_tokens(student: SentenceTransformer) -> None:

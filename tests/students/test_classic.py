@@ -80,7 +80,7 @@ def test_a_tokenizer_without_a_limit_has_none_in_the_old_form(
     student.save_pretrained(str(tmp_path / "student"))
     file = tmp_path / "student" / "tokenizer_config.json"
     file.write_text(json.dumps({**read(file), "model_max_length": 10**30}))
-    assert write_classic(tmp_path / "student")
+    write_classic(tmp_path / "student")
     assert read(tmp_path / "student" / "sentence_bert_config.json")["max_seq_length"] is None
     opened = SentenceTransformer(str(tmp_path / "student"), device="cpu")
     assert np.array_equal(opened.encode(sentences[:5]), student.encode(sentences[:5]))
@@ -89,7 +89,7 @@ def test_a_tokenizer_without_a_limit_has_none_in_the_old_form(
 def test_a_map_and_a_table_are_written_so_too(tiny_bert: Path, tmp_path: Path, sentences: list[str]) -> None:
     student = load_student(tiny_bert, device="cpu")
     wide = torch.nn.Linear(student.get_embedding_dimension() or 0, 7)
-    modules = shipped(student, tmp_path / "mapped", sentences, space="teacher", teacher_map=wide)
+    modules = shipped(student, tmp_path / "mapped", sentences, teacher_map=wide)
     assert modules[2:] == ["sentence_transformers.models.Dense", "sentence_transformers.models.Normalize"]
     settings = read(tmp_path / "mapped" / "2_Dense" / "config.json")
     assert settings.keys() == {"in_features", "out_features", "bias", "activation_function"}

@@ -46,7 +46,7 @@ def test_all_kinds_load_without_distilvec(
         teacher_map = linear(32, 48)
         mapped = in_teacher_space(students[number], teacher_map)
         folders.append(tmp_path / f"{number}-teacher")
-        ship(students[number], folders[-1], space="teacher", teacher_map=teacher_map)
+        ship(students[number], folders[-1], teacher_map=teacher_map)
         expected.append((mapped.encode(TEXTS), mapped.encode(TEXTS)))
         counts.append(parameters(students[number]) + 32 * 48)
     student, teacher = in_teacher_space(students[0], linear(32, 32)), students[3]
@@ -64,7 +64,7 @@ def test_all_kinds_load_without_distilvec(
 def test_the_teachers_map_is_folded_into_the_student(tiny_model_folders: dict[str, Path], tmp_path: Path) -> None:
     student = load_student(tiny_model_folders["xlmr"], device="cpu").eval()  # ends in a Normalize of its own
     teacher_map = linear(32, 48)
-    ship(student, tmp_path / "student", space="teacher", teacher_map=teacher_map)
+    ship(student, tmp_path / "student", teacher_map=teacher_map)
     raw = SentenceTransformer(modules=[student[0], student[1]], device="cpu")
     with torch.no_grad():
         features = student.preprocess(TEXTS)
@@ -76,7 +76,7 @@ def test_the_teachers_map_is_folded_into_the_student(tiny_model_folders: dict[st
     modules = json.loads((tmp_path / "student" / "modules.json").read_text())
     assert [module["name"] for module in modules] == ["0", "1", "teacher_map", "normalize"]
     assert all(module["type"].startswith("sentence_transformers.") for module in modules)
-    ship(student, tmp_path / "long", space="teacher", teacher_map=teacher_map, normalize=False)
+    ship(student, tmp_path / "long", teacher_map=teacher_map, normalize=False)
     long = SentenceTransformer(str(tmp_path / "long"), device="cpu").encode(TEXTS)
     torch.testing.assert_close(torch.from_numpy(long), mapped, rtol=1e-5, atol=1e-5)
     assert len(student) == 3  # the student itself is as it was
@@ -84,7 +84,7 @@ def test_the_teachers_map_is_folded_into_the_student(tiny_model_folders: dict[st
 
 def test_prompts_and_similarity_stay(tiny_model_folders: dict[str, Path], tmp_path: Path) -> None:
     student = load_student(tiny_model_folders["qwen3"], device="cpu").eval()
-    ship(student, tmp_path / "student", space="teacher", teacher_map=linear(32, 48))
+    ship(student, tmp_path / "student", teacher_map=linear(32, 48))
     shipped = SentenceTransformer(str(tmp_path / "student"), device="cpu")
     assert shipped.prompts == student.prompts
     assert shipped.max_seq_length == student.max_seq_length
@@ -116,7 +116,7 @@ def test_an_older_model_is_replaced_and_other_files_are_not(tiny_bert: Path, tmp
     student = load_student(tiny_bert, device="cpu")
     ship(student, tmp_path / "student")
     (tmp_path / "student" / "left-over.txt").write_text("of the older model")
-    ship(student, tmp_path / "student", space="teacher", teacher_map=linear(32, 8))
+    ship(student, tmp_path / "student", teacher_map=linear(32, 8))
     assert SentenceTransformer(str(tmp_path / "student"), device="cpu").get_embedding_dimension() == 8
     assert not (tmp_path / "student" / "left-over.txt").exists()
     assert (tmp_path / "student.before-1" / "left-over.txt").read_text() == "of the older model"
@@ -158,12 +158,8 @@ class Foreign(Module):
 
 def test_students_that_would_not_load_again_are_not_shipped(tiny_bert: Path, tmp_path: Path) -> None:
     student = load_student(tiny_bert, device="cpu")
-    with pytest.raises(DistilvecError, match='space "own"'):
-        ship(student, tmp_path / "student", space="teacher")
     with pytest.raises(DistilvecError, match="31.*32"):
-        ship(student, tmp_path / "student", space="teacher", teacher_map=linear(31, 8))
-    with pytest.raises(DistilvecError, match='"mine".*"own".*"teacher"'):
-        ship(student, tmp_path / "student", space="mine")  # type: ignore[arg-type]
+        ship(student, tmp_path / "student", teacher_map=linear(31, 8))
     student.append(Foreign())
     with pytest.raises(DistilvecError, match=r"module 2\b.*\bForeign\b"):
         ship(student, tmp_path / "student")

@@ -117,7 +117,6 @@ def test_a_real_teacher_at_a_quarter_of_its_size(real_teacher_folder: Path, sent
     assert report.vocabulary_after <= 5000
     assert report.parameters_after == parameters(student) < 22.7e6 / 4
     assert report.texts_unchanged == 1.0  # all pieces of so few texts fit
-    assert report.tokens_before == report.tokens_after
 
 
 def test_impossible_choices_are_refused(tiny_bert: Path) -> None:

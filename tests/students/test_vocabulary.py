@@ -69,7 +69,6 @@ def test_embeddings_of_such_texts_are_unchanged(
     same = [text for text in sentences if set(source.tokenizer(text)["input_ids"]) <= kept]
     assert report.texts_unchanged == pytest.approx(len(same) / len(sentences))
     assert 0 < report.texts_unchanged < 1
-    assert report.tokens_after > report.tokens_before
     assert report.vocabulary_after == student[0].model.config.vocab_size == len(student.tokenizer)
     lost = (report.vocabulary_before - report.vocabulary_after) * 32
     assert report.parameters_before - report.parameters_after == lost

@@ -171,7 +171,7 @@ def shipped(
         head.weight.data = torch.from_numpy(np.ascontiguousarray(free.T))
     with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as place:
         folder = Path(place) / "student"
-        ship(student, folder, space="own" if head is None else "teacher", teacher_map=head)
+        ship(student, folder, teacher_map=head)
         opened = load_student(str(folder))
         timed = speed(opened, bench.timed(), singles=30, seconds=SECONDS)
         measured = Measured(candidate.name, parameters(opened), folder_bytes(folder), timed)

@@ -166,7 +166,7 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
     beside: list[Callable[[Path], None]] = [method.keep]
     if task is not None and task.head is not None:
         beside.append(task.head.save)
-    save(student, folder, space=section.space or "own", teacher_map=head, normalize=normalized, beside=beside)
+    save(student, folder, teacher_map=head, normalize=normalized, beside=beside)
     if section.router:
         # On the CPU: a large teacher, in float32, is only put together and saved here.
         own = load_student(str(folder), trust_remote_code=section.trust_remote_code, device="cpu")

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from distilvec.functional.cka import centred_gram, cka_distance, cka_distance_to_gram, linear_cka
     from distilvec.functional.contrastive import info_nce
     from distilvec.functional.gating import expert_similarity, gate_floor_penalty, load_balance, optimal_gate
-    from distilvec.functional.gaussian import gaussian_nll, triangular_gaussian_nll
-    from distilvec.functional.logits import soft_cross_entropy
+    from distilvec.functional.likelihood import gaussian_nll, soft_cross_entropy, triangular_gaussian_nll
     from distilvec.functional.selection import smallest_mass_set, top_tokens
     from distilvec.functional.similarity import (
         cosine_distance,

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from distilvec.precision import full_precision
 
-__all__ = ["centred_gram", "cka_distance", "cka_distance_to_gram", "linear_cka"]
-
 # Two centred rows are always perfectly alike; the unbiased estimate divides by n - 3.
 _FEWEST_PLAIN, _FEWEST_DEBIASED = 3, 4
 # Below it sqrt(CKA) is taken as 0: its slope has no limit there.

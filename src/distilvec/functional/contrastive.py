@@ -11,8 +11,6 @@ from torch.nn.functional import cross_entropy
 from distilvec.functional.similarity import normalize
 from distilvec.precision import full_precision
 
-__all__ = ["info_nce"]
-
 
 @full_precision
 def info_nce(

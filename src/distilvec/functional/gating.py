@@ -8,8 +8,6 @@ from torch import Tensor
 from distilvec.functional.similarity import relation_matrix
 from distilvec.precision import full_precision
 
-__all__ = ["expert_similarity", "gate_floor_penalty", "load_balance", "optimal_gate"]
-
 
 @full_precision
 def expert_similarity(outputs: Tensor) -> Tensor:

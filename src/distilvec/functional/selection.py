@@ -9,8 +9,6 @@ from torch import Tensor
 
 from distilvec.precision import full_precision
 
-__all__ = ["smallest_mass_set", "top_tokens"]
-
 
 @torch.no_grad()
 @full_precision

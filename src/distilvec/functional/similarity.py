@@ -12,8 +12,6 @@ from torch import Tensor
 
 from distilvec.precision import full_precision
 
-__all__ = ["cosine_distance", "margin_gap", "normalize", "relation_gap", "relation_matrix"]
-
 _TINY = 1e-24
 
 

@@ -18,8 +18,6 @@ from distilvec.errors import DistilvecError, nearest
 from distilvec.modules.sphere import aggregate
 from distilvec.precision import full_precision
 
-__all__ = ["spherical_aggregate"]
-
 Mode = Literal["linear", "sba", "norm_free", "unit", "nlerp"]
 
 

@@ -10,8 +10,6 @@ from torch.nn.functional import pad
 
 from distilvec.precision import full_precision
 
-__all__ = ["sinkhorn", "sorted_wasserstein", "transport_cost"]
-
 # The logarithm of no mass. A finite number keeps differences and gradients finite; its exponential is 0.
 _NOTHING = -1e30
 # Asking an accelerator whether all items have converged makes it wait: not after every iteration.

@@ -138,12 +138,11 @@ def mixture_geometry(
         batch = [split_pair(text) for text in texts[start : start + _BATCH]]
         features: dict[str, Any] = dict(model.preprocess(batch, prompt=prompt or None))
         features = {name: v.to(model.device) if isinstance(v, Tensor) else v for name, v in features.items()}
-        with routing(model, outputs=True) as routed:
+        with routing(model) as routed:
             transformer(features)
         for each in routed:
             real = each.real
-            assert each.outputs is not None
-            parts = _measure(each.outputs[real].float(), each.weights[real].float())
+            parts = _measure(each.outputs()[real].float(), each.weights[real].float())
             parts["load"] = each.selected[real].sum(0).float()[None]
             parts["entropy"] = torch.special.entr(each.probabilities[real].float()).sum(-1)
             seen.setdefault(each.layer, []).append({name: value.cpu() for name, value in parts.items()})

@@ -9,15 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.errors import DataError, DistilvecError
+from distilvec.extras import need
 from distilvec.modules.blocks import find_transformer
+from distilvec.modules.pipeline import is_causal
 from distilvec.modules.settings import read_json
 
 if TYPE_CHECKING:
@@ -79,12 +82,7 @@ def read_both_ways(model: SentenceTransformer) -> None:
 
     It is written into the model's configuration (`is_causal: false`), so that a folder saved of it opens likewise. A
     tokenizer without padding pads with its end of text.
-
-    Raises:
-        DistilvecError: the model has no causal attention.
     """
-    from distilvec.modules.pipeline import is_causal
-
     transformer = find_transformer(model)
     own = None if transformer is None else getattr(transformer.model.config, "is_causal", None)
     if transformer is None or not (is_causal(transformer.model) or own is False):
@@ -110,25 +108,19 @@ def leave_out_prompt(model: SentenceTransformer) -> None:
 
 
 def check_lora(student: SentenceTransformer) -> None:
-    """See that a student can have adapters.
-
-    Raises:
-        DistilvecError: it has no transformer.
-        EnvironmentProblem: peft is not installed.
-    """
+    """Refuse a student without a transformer to put adapters in, and a machine without peft."""
     if find_transformer(student) is None:
         raise DistilvecError(
             "this model has no transformer to put adapters in", where="student.lora", remedy="Leave it out."
         )
-    if find_spec("peft") is None:
-        raise EnvironmentProblem(
-            "low-rank adapters need the package peft", where="lora", remedy="Install it: pip install 'distilvec[lora]'"
-        )
+    need("student.lora", "lora", "peft")
 
 
 @contextmanager
 def adapters(student: SentenceTransformer, *, rank: int, alpha: float, dropout: float, seed: int) -> Iterator[None]:
     """A student with adapters beside every linear map of its transformer, in place; only they can be trained inside.
+
+    `check_lora` has seen that it can have them.
 
     At the end they are added to the weights and taken out again. Where the block fails they stay.
 
@@ -137,11 +129,7 @@ def adapters(student: SentenceTransformer, *, rank: int, alpha: float, dropout: 
         alpha: their output is multiplied by alpha / rank.
         dropout: on their input, in [0, 1).
         seed: of their start.
-
-    Raises:
-        DistilvecError, EnvironmentProblem: as `check_lora`.
     """
-    check_lora(student)
     from peft import LoraConfig, LoraModel
 
     transformer = find_transformer(student)
@@ -199,9 +187,6 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _pairs(folder: Path) -> dict[str, dict[str, Tensor]]:
     """Module name -> its matrices "A" [r, in] and "B" [out, r]."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     file = folder / WEIGHTS
     try:
         tensors = load_file(file)

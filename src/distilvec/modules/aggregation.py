@@ -9,9 +9,8 @@ from torch import nn
 from distilvec.errors import DistilvecError, nearest
 from distilvec.modules.blocks import class_names
 from distilvec.modules.expert_head import ExpertHead
+from distilvec.modules.moe_encoder import MoeEncoderConfig
 from distilvec.modules.sphere import AGGREGATIONS
-
-__all__ = ["set_aggregation"]
 
 
 def set_aggregation(model: nn.Module, mode: str, normalize_weights: bool | None = None) -> None:
@@ -31,7 +30,9 @@ def set_aggregation(model: nn.Module, mode: str, normalize_weights: bool | None 
     if mode not in AGGREGATIONS:
         raise DistilvecError(f'There is no aggregation "{mode}"', remedy=nearest(mode, AGGREGATIONS))
     heads = [module for module in model.modules() if isinstance(module, ExpertHead)]
-    configs = list({id(config): config for module in model.modules() if (config := _config(module))}.values())
+    # By their type, not their class, which may have come with a folder.
+    found: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+    configs = {id(each): each for each in found if getattr(each, "model_type", None) == MoeEncoderConfig.model_type}
     if not heads and not configs:
         raise DistilvecError(
             f"this model ({class_names(model)}) has no mixture of experts whose aggregation could be chosen",
@@ -39,15 +40,7 @@ def set_aggregation(model: nn.Module, mode: str, normalize_weights: bool | None 
         )
     for head in heads:
         head.aggregation = mode
-    for config in configs:
+    for config in configs.values():
         config.aggregation = mode
         if normalize_weights is not None:
             config.normalize_weights = normalize_weights
-
-
-def _config(module: nn.Module) -> Any:
-    """Return the configuration of a mixture-of-experts encoder, also if its class came with its folder; else None."""
-    config = getattr(module, "config", None)
-    from distilvec.modules.moe_encoder import MoeEncoderConfig
-
-    return config if getattr(config, "model_type", None) == MoeEncoderConfig.model_type else None

@@ -23,7 +23,7 @@ def find_transformer(student: SentenceTransformer) -> Any | None:
 
 
 def find_writer(model: Any) -> Writer | None:
-    """The causal language model of a pipeline (`modules.writer`); None where it does not write."""
+    """The causal language model of a pipeline (`modules.causal`); None where it does not write."""
     first: Any = next(iter(model.children()), None) if isinstance(model, nn.Module) else None
     return first if getattr(first, "writes", False) else None
 

@@ -7,13 +7,13 @@ and sentence vectors, distiller, trainer, checkpoints and attention kernels meet
 and where:
 
 - `find_transformer` (blocks.py) takes a `Writer` for a transformer;
-- token ids come from a prompt and its answer (answers.py, training/written.py), and only the answer's own tokens are
-  content;
+- token ids come from a prompt and its answer (spelling.py, kinds/writing/token_ids.py), and only the answer's own
+  tokens are content;
 - the pipeline leaves `answer_loss` and `answer_tokens` [N] in the features, from which the task takes its loss, and
   `next_logits` [N, A, C] where a method asks for them: what it predicts after the prompt and after each of the answer's
   tokens, with `next_ids` [N, A], what does follow (-100 = nothing). The shift by one is the model's and happens here
   only;
-- it opens from, and ships as, a plain transformers folder (opening.py, students/writing.py), because that is what
+- it opens from, and ships as, a plain transformers folder (writing.py, kinds/writing/students.py), because that is what
   people generate with. Modules that a method appends (DistillMoE's experts on the answer's vector) play no part in the
   next token, so they teach the blocks below them and are left out of what ships.
 """
@@ -81,7 +81,7 @@ class Writer(InputModule):
         return self.model.get_output_embeddings()
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **_: Any) -> dict[str, Tensor]:
-        """Pairs (prompt, answer) -> features [B, S] (`answers.padded`)."""
+        """Pairs (prompt, answer) -> features [B, S] (`spelling.padded`)."""
         spelt = self.answers(split_items(inputs, self.separator, prompt or ""))
         return padded(spelt, int(self.tokenizer.pad_token_id), self.tokenizer.padding_side)
 
@@ -164,11 +164,7 @@ def answer_places(kinds: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def check_predictions(writer: Writer, name: str) -> None:
-    """See that a model's logits are the linear map of its last states that `Writer` takes them for.
-
-    Raises:
-        DistilvecError: they are not (scaled or capped logits, a projection of its own), or it cannot read at all.
-    """
+    """Refuse a model whose logits are not the linear map of its last states that `Writer` takes them for."""
     features = writer.preprocess([("A prompt", "and an answer"), ("Another", "one")])
     features = {key: value.to(writer.model.device) for key, value in features.items()}
     ids, mask = features["input_ids"], features["attention_mask"]

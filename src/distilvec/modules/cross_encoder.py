@@ -12,8 +12,6 @@ from distilvec.modules.promised_tokens import put_into
 from distilvec.modules.settings import read_json
 from distilvec.modules.text_ids import check_unknown
 
-__all__ = ["open_cross_encoder"]
-
 #: Kinds of models that judge a pair; others would get a head of random numbers.
 _JUDGES = ("ForSequenceClassification", "ForCausalLM")
 
@@ -26,12 +24,7 @@ def open_cross_encoder(
     max_length: int | None = None,
     trust_remote_code: bool = False,
 ) -> Any:
-    """A folder that `opening.locate` has checked as a `CrossEncoder` of sentence-transformers; it predicts logits.
-
-    Raises:
-        DistilvecError: it cannot be opened, or has no head that judges pairs.
-        DataError: the weights are damaged.
-    """
+    """A folder that `opening.locate` has checked as a `CrossEncoder` of sentence-transformers; it predicts logits."""
     config = read_json(Path(folder) / "config.json")
     kinds = config.get("architectures") if isinstance(config, dict) else None
     if not any(str(kind).endswith(_JUDGES) for kind in (kinds if isinstance(kinds, list) else [])):

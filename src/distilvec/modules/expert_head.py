@@ -20,8 +20,6 @@ from torch.nn import functional
 
 from .sphere import AGGREGATIONS, aggregate
 
-__all__ = ["ExpertHead"]
-
 _GATES = ("linear", "mlp")
 
 

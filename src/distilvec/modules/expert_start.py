@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from distilvec.modules.expert_head import ExpertHead
 
-__all__ = ["orthogonal_family", "start_as_identity"]
-
 _OCTONIONS = 8
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import check_regular
 from distilvec.folders import holds_student
@@ -81,10 +83,9 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
             )
             remedy += "safetensors, which `load: int8` makes small, too."
         raise DistilvecError(f"this folder holds no model: {what}", where=name, remedy=remedy)
-    entries = _listed(folder)
     stated(folder)
     places: list[Path] = []
-    for place in _places(folder, [str(entry["path"]) for entry in entries]):
+    for place in _places(folder):
         for each in (place, place / "additional_chat_templates"):  # transformers reads all that is in either
             if each.is_dir():
                 check_links(folder, each)
@@ -93,7 +94,7 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
         places.append(place)
     has_weights = any(map(weight_files, places))
     if not trust_remote_code:
-        _check_classes(entries, folder)
+        _check_classes(folder)
     if not has_weights and (folder / "distilvec_onnx.json").is_file():
         raise DistilvecError(
             "this is an export, and a model's own folder is needed here",
@@ -112,46 +113,13 @@ def check_folder(folder: Path, name: str, *, trust_remote_code: bool = False) ->
             check_size(place)
 
 
-def check_adapters(folder: Path) -> None:
-    """Refuse a folder without adapters in safetensors, or with links that lead out of it.
-
-    Raises:
-        DistilvecError: as above.
-    """
-    check_links(folder, folder)
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
-        if not (folder / name).is_file():
-            raise DistilvecError(
-                f"there are no adapters: {name} is not in it",
-                where=str(folder),
-                remedy="Give a folder that PEFT saved with safetensors.",
-            )
-
-
-def module_folders(folder: Path) -> list[str]:
-    """The sub-folders that modules.json names; [""] for a bare transformers folder.
-
-    Raises:
-        DataError: modules.json is not a list of modules.
-        DistilvecError: it points outside the folder.
-    """
-    paths = [str(entry["path"]) for entry in _listed(folder)]
-    for path in paths:
-        _check_inside(folder, folder / path)
-    return paths
-
-
 def inner_folders(folder: Path) -> list[str]:
-    """All sub-folders that modules are read from: those of `module_folders`, and those within a `Router`.
-
-    Raises:
-        DataError, DistilvecError: as `module_folders`.
-    """
-    return [place.relative_to(folder).as_posix() for place in _places(folder, module_folders(folder))]
+    """All sub-folders that modules are read from: those that modules.json names, and those within a `Router`."""
+    return [place.relative_to(folder).as_posix() for place in _places(folder)]
 
 
-def _listed(folder: Path) -> list[dict[str, Any]]:
-    """The entries of modules.json, each with a path and a type; one without a type for a bare folder."""
+def listed(folder: Path) -> list[dict[str, Any]]:
+    """The entries of modules.json, each with a path and a type; one without either for a bare folder."""
     listing = folder / "modules.json"
     if not listing.exists():
         return [{"path": "", "type": ""}]
@@ -164,9 +132,9 @@ def _listed(folder: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def _places(folder: Path, paths: list[str]) -> Iterator[Path]:
-    """Every folder that modules are read from: those that modules.json names, and those within a `Router`."""
-    waiting, seen = [folder, *(folder / path for path in paths)], set()
+def _places(folder: Path) -> Iterator[Path]:
+    """Every folder of `inner_folders`, whole."""
+    waiting, seen = [folder, *(folder / entry["path"] for entry in listed(folder))], set()
     while waiting:
         place = waiting.pop(0)
         _check_inside(folder, place)
@@ -208,11 +176,7 @@ def _loops(place: Path) -> bool:
 
 
 def check_links(folder: Path, place: Path) -> None:
-    """Refuse links that lead neither to files of the same folder nor to where the hub's cache keeps them, and pipes.
-
-    Raises:
-        DistilvecError: a link leads out of both, or a pipe, a socket or a device is there, which may have no end.
-    """
+    """Refuse links that lead neither to files of the same folder nor to where the hub's cache keeps them, and pipes."""
     root = folder.resolve()
     roots = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
     for file in sorted(place.iterdir()):
@@ -276,7 +240,9 @@ def _check_settings(place: Path, trust_remote_code: bool) -> None:
             given = settings.get(part)
             if isinstance(given, dict):
                 _refuse_keys(given, file)
-                _refuse_paths(given, file)
+                for key, value in given.items():
+                    if "/" in str(value) or "\\" in str(value):
+                        raise _reaches(key, file)
                 if not trust_remote_code:
                     _refuse_kernels(given, file)
     file = place / "config.json"
@@ -297,8 +263,6 @@ def _settings(file: Path) -> dict[str, Any]:
 
 def _check_dtypes(config: dict[str, Any], file: Path) -> None:
     """Refuse types of weights that torch has not; libraries look them up by name, and say so in their own words."""
-    import torch
-
     for section in sections(config):
         for key in ("dtype", "torch_dtype"):
             value = section.get(key)
@@ -323,12 +287,6 @@ def _refuse_keys(settings: dict[str, Any], file: Path) -> None:
         raise _reaches(key, file)
 
 
-def _refuse_paths(settings: dict[str, Any], file: Path) -> None:
-    for key, value in settings.items():
-        if "/" in str(value) or "\\" in str(value):
-            raise _reaches(key, file)
-
-
 def _refuse_kernels(settings: dict[str, Any], file: Path) -> None:
     """Refuse code for attention and experts that is compiled here or fetched from the hub."""
     for section in sections(settings):
@@ -350,12 +308,11 @@ def _reaches(key: str, file: Path) -> DistilvecError:
     )
 
 
-def _check_classes(entries: list[dict[str, Any]], folder: Path) -> None:
+def _check_classes(folder: Path) -> None:
     """A name in the package of sentence-transformers has to be a module of it, and not what else is found there."""
     from sentence_transformers.util import import_from_string
-    from torch import nn
 
-    for entry in entries:
+    for entry in listed(folder):
         if not entry["type"].startswith("sentence_transformers."):
             continue  # ours, or refused by sentence-transformers as remote code
         try:
@@ -364,5 +321,5 @@ def _check_classes(entries: list[dict[str, Any]], folder: Path) -> None:
             raise DistilvecError(
                 f'sentence-transformers has no module "{entry["type"][:200]}"', where=str(folder / "modules.json")
             ) from problem
-        if not (isinstance(loaded, type) and issubclass(loaded, nn.Module)):
+        if not (isinstance(loaded, type) and issubclass(loaded, torch.nn.Module)):
             raise DistilvecError(f'"{entry["type"][:200]}" is no module', where=str(folder / "modules.json"))

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import threading
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import check_regular
+from distilvec.modules.folder_checks import listed
+from distilvec.modules.projection import dense
 from distilvec.modules.settings import shards, tensor_shapes
 
 if TYPE_CHECKING:
@@ -42,11 +45,7 @@ OWN_MODULES = {
 
 
 def open_modules(source: str, **arguments: Any) -> SentenceTransformer:
-    """A saved model that was checked or that we wrote, of stock modules and modules of ours as they are installed.
-
-    Raises:
-        DistilvecError, DataError: the weights are incomplete (`nothing_made_up`).
-    """
+    """A saved model that was checked or that we wrote, of stock modules and modules of ours as they are installed."""
     from sentence_transformers import SentenceTransformer
 
     _register(Path(source))
@@ -66,10 +65,6 @@ def _really_cut(model: SentenceTransformer) -> SentenceTransformer:
     size, model.truncate_dim = model.truncate_dim, None
     width = model.get_embedding_dimension() if size else None
     if size and width and size < width:
-        import torch
-
-        from distilvec.modules.projection import dense
-
         kept = dense(torch.eye(size, width))
         like = next((each for each in model.parameters() if each.is_floating_point()), kept.linear.weight)
         model.append(kept.to(device=like.device, dtype=like.dtype))
@@ -91,12 +86,8 @@ def open_transformer(folder: str | Path, model_kwargs: dict[str, Any], **options
         )
 
 
-def open_writing(folder: Path, dtype: Any, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """The causal language model and the tokenizer of a folder that was checked.
-
-    Raises:
-        DataError: it is no causal language model.
-    """
+def open_writing(folder: Path, dtype: Any, trust_remote_code: bool) -> tuple[Any, Any]:
+    """The causal language model and the tokenizer of a folder that was checked."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     plain = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
@@ -108,12 +99,11 @@ def open_writing(folder: Path, dtype: Any, trust_remote_code: bool = False) -> t
 def open_judge(source: str, **arguments: Any) -> CrossEncoder:
     """A cross-encoder's folder that was checked; it predicts logits."""
     from sentence_transformers import CrossEncoder
-    from torch.nn import Identity
 
     arguments.setdefault("trust_remote_code", False)
     with no_questions(), nothing_made_up(source):
         # An activation is given, so that none is imported by the name that the folder says.
-        return CrossEncoder(source, activation_fn=Identity(), **arguments)
+        return CrossEncoder(source, activation_fn=torch.nn.Identity(), **arguments)
 
 
 def open_ranker(folder: str | Path, *, trust_remote_code: bool = False) -> Any:
@@ -261,11 +251,7 @@ def lacks_pooler(folder: str | Path) -> bool:
 
 def _own_modules(source: str) -> dict[str, Any]:
     """Classes of the modules of ours that a folder names."""
-    listing = Path(source) / "modules.json"
-    try:
-        named = {str(entry["type"]) for entry in json.loads(listing.read_text(encoding="utf-8"))}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # whatever is wrong with it, opening it says so
-        named = set()
+    named = {entry["type"] for entry in listed(Path(source))}
     return {
         name: getattr(import_module(OWN_MODULES[name]), name.rpartition(".")[2]) for name in named & set(OWN_MODULES)
     }

@@ -22,8 +22,6 @@ from torch.nn import functional
 
 from .cifar_resnet import ImageModule
 
-__all__ = ["ImageNetwork"]
-
 _V1 = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 _V2 = (1, 2, 1, 2, 1, 1, 2, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1)
 #: Strides of the blocks.
@@ -56,9 +54,6 @@ class ImageNetwork(ImageModule):
             bits, whose batch norms are folded into their convolutions.
         image_size: height and width of what the network sees. Other images are resized to it.
         mean, std: per channel, of pixels in 0..1.
-
-    Raises:
-        ValueError: another kind, another number of channels, or a size below 1.
 
     Source: Howard et al. 2017 (MobileNet); Sandler et al. 2018 (MobileNetV2); Banbury et al. 2021 (MLPerf Tiny).
     """
@@ -119,7 +114,7 @@ class ImageNetwork(ImageModule):
         return any(name in names for name in _TELLING)
 
     @classmethod
-    def from_classifier(cls, path: str | Path, tensors: Mapping[str, Tensor], **options: Any) -> ImageNetwork:
+    def from_classifier(cls, path: str | Path, tensors: Mapping[str, Tensor]) -> ImageNetwork:
         """The network of a classifier's tensors; its last layer is left out.
 
         Kind and widths are read off the tensors. Weights of eight bits become floats, scale * (q - zero), so that they
@@ -128,18 +123,13 @@ class ImageNetwork(ImageModule):
         Args:
             path: of the file, for messages.
             tensors: what it holds, of a network that `is_of` knows.
-            options: `image_size`, `mean`, `std`, as for the class; by default what the published networks see.
-
-        Raises:
-            ValueError: tensors are missing or unknown (named), or of another shape.
         """
         kind, norm = next(kind for name, kind in _TELLING.items() if name in tensors)
         size, mean, std = _INPUTS[kind, norm]
-        seen = {"image_size": size, "mean": [mean] * 3, "std": [std] * 3, **options}
         try:
             own = _renamed({name: tensor for name, tensor in tensors.items() if not name.startswith(_LAST)}, norm)
             with torch.device("meta"):  # a file may ask for more than it holds: what is trained is the file's own
-                network = cls(kind, _channels(kind, own), norm, **seen)
+                network = cls(kind, _channels(kind, own), norm, size, [mean] * 3, [std] * 3)
         except KeyError as problem:
             raise ValueError(f"{path}: missing tensors: {problem}") from problem
         except (RuntimeError, ValueError) as problem:

@@ -42,7 +42,6 @@ class InvarianceReport:
         passed: whether every text kept its vector.
         worst: largest cosine distance between a text's vector alone and in the batch.
         tolerance: what was allowed.
-        text: the text that moved most.
         advice: what is wrong and what to do; empty where it passed.
         finite: whether all vectors were.
     """
@@ -50,7 +49,6 @@ class InvarianceReport:
     passed: bool
     worst: float
     tolerance: float
-    text: str
     advice: str
     finite: bool = True
 
@@ -90,7 +88,7 @@ def probe_texts(
         gaps: whether a text may have no vector, which is NaN throughout.
     """
     alone = np.concatenate([together([text], None) for text in _SHORT])
-    report = _compared(_SHORT, alone, _batched(together, None), tolerance, dtype, gaps)
+    report = _compared(alone, _batched(together, None), tolerance, dtype, gaps)
     if report.advice or report.passed:
         return report
     other = "right" if side == "left" else "left"
@@ -107,9 +105,9 @@ def probe_items(
 ) -> InvarianceReport:
     """Compare images or molecules alone and in a batch: without padding, only normalisation or chance can differ."""
     if not items:
-        return InvarianceReport(True, 0.0, tolerance, "", "")
+        return InvarianceReport(True, 0.0, tolerance, "")
     alone = np.concatenate([together([item], None) for item in items[:3]])
-    report = _compared(items, alone, together(items, None)[: len(alone)], tolerance, dtype, gaps)
+    report = _compared(alone, together(items, None)[: len(alone)], tolerance, dtype, gaps)
     advice = "Is it in evaluation mode? It normalises over the batch, or drops units at random."
     return report if report.advice or report.passed else replace(report, advice=advice)
 
@@ -120,7 +118,7 @@ def probe_model(model: SentenceTransformer) -> InvarianceReport:
     What pads no texts passes: images, molecules, models that write, a tokenizer without a padding token.
     """
     dtype = next((str(each.dtype).removeprefix("torch.") for each in model.parameters()), "float32")
-    passed = InvarianceReport(True, 0.0, tolerance_of(dtype), "", "")
+    passed = InvarianceReport(True, 0.0, tolerance_of(dtype), "")
     if not reads_texts(model) or token_head(model) is not None:
         return passed
     remedy, reports = IGNORED.format("encode every text alone (a batch size of 1)."), [passed]
@@ -175,13 +173,10 @@ def cosine_distances(alone: np.ndarray, batched: np.ndarray, gaps: bool = False)
     return np.nan_to_num(distances, nan=2.0, posinf=2.0, neginf=2.0)
 
 
-def _compared(
-    texts: Sequence[str], alone: np.ndarray, batched: np.ndarray, tolerance: float, dtype: str, gaps: bool
-) -> InvarianceReport:
+def _compared(alone: np.ndarray, batched: np.ndarray, tolerance: float, dtype: str, gaps: bool) -> InvarianceReport:
     """Compare two readings [n, D] of the same texts; the advice is empty if they differ and are finite."""
-    distances = cosine_distances(alone, batched, gaps)
-    worst = int(distances.argmax())
-    passed = bool(distances[worst] <= tolerance)
+    worst = float(cosine_distances(alone, batched, gaps).max())
+    passed = worst <= tolerance
     finite = passed or gaps or bool(np.isfinite(alone).all() and np.isfinite(batched).all())
     remedy = (
         "The largest number of float16 is 65,504: set dtype to bfloat16 or float32."
@@ -189,4 +184,4 @@ def _compared(
         else "Its weights may be damaged; copy or download the model again."
     )
     advice = "" if finite else f"its vectors hold NaN or infinity in {dtype}. {remedy}"
-    return InvarianceReport(passed, float(distances[worst]), tolerance, texts[worst], advice, finite)
+    return InvarianceReport(passed, worst, tolerance, advice, finite)

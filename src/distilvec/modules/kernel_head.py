@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.folder_checks import check_links
 from distilvec.modules.layouts import KERNELS, has_kernels
 from distilvec.modules.projection import validated_ridge
-from distilvec.modules.settings import tensor_shapes
-
-__all__ = ["GaussianKernels", "Kernel", "bounded"]
+from distilvec.modules.settings import save_beside, tensor_shapes
 
 _WEIGHTS, (_FOLDER, _CONFIG) = "kernels.safetensors", KERNELS
 #: A coordinate is taken for constant where it varies less than this share of the teacher's liveliest one, and less than
@@ -64,9 +63,6 @@ class GaussianKernels(nn.Module):
         live: per teacher bool [D_k], False where the teacher's coordinate is constant and nothing can be learnt.
         deviation: per teacher float32 [D_k], of its coordinates over its store, standardised or not; 1 for constants.
 
-    Raises:
-        DistilvecError: sizes that are not positive.
-
     Source: How to distill task-agnostic representations from many teachers?, section 3.3.
     """
 
@@ -84,8 +80,6 @@ class GaussianKernels(nn.Module):
         linear: bool = False,
     ) -> None:
         super().__init__()
-        if min(width, depth, hidden, components, *widths) <= 0 or len(names) != len(widths):
-            raise DistilvecError("a kernel needs positive sizes, and each teacher a name", where="kernels")
         self.width, self.names, self.widths = width, list(names), list(widths)
         self.depth, self.hidden, self.components = depth, hidden, components
         self.spread, self.triangular, self.linear = spread, triangular, linear
@@ -203,28 +197,15 @@ class GaussianKernels(nn.Module):
         below = cast(Tensor, self.factors[teacher]).tril(-1)
         return below + torch.eye(len(below), dtype=below.dtype, device=below.device)
 
-    def config(self) -> dict[str, Any]:
-        """Return what it is made from, as JSON values."""
-        keys = ("width", "names", "widths", "depth", "hidden", "components", "spread", "triangular", "linear")
-        return {key: getattr(self, key) for key in keys}
-
     def save(self, folder: str | Path, **more: Any) -> None:
         """Write `kernels/kernels.safetensors` and `kernels/kernels.json` into the folder of a model.
 
         Args:
             more: JSON values kept beside the configuration (how deviations are bounded).
-
-        Raises:
-            OSError: the disk is full or the place cannot be written.
         """
-        from safetensors.torch import save_file
-
-        place = Path(folder) / _FOLDER
-        place.mkdir(parents=True, exist_ok=True)
-        weights = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
-        save_file(weights, place / _WEIGHTS)
-        content = json.dumps({"kernels": self.config(), **more}, indent=1, ensure_ascii=False)
-        (place / _CONFIG).write_text(content + "\n", encoding="utf-8")
+        keys = ("width", "names", "widths", "depth", "hidden", "components", "spread", "triangular", "linear")
+        content = {"kernels": {key: getattr(self, key) for key in keys}, **more}
+        save_beside(self, Path(folder) / _FOLDER, _WEIGHTS, _CONFIG, content)
 
     @classmethod
     def load(cls, folder: str | Path) -> tuple[GaussianKernels, dict[str, Any]]:
@@ -233,8 +214,6 @@ class GaussianKernels(nn.Module):
         Raises:
             DataError: there are none, or their files are damaged.
         """
-        from safetensors.torch import load_file
-
         place = Path(folder) / _FOLDER
         if not has_kernels(folder):
             raise DataError("this model has no kernels", where=str(folder), remedy="Train it with keep_kernels: true.")

@@ -50,9 +50,6 @@ class MoeEncoderConfig(PreTrainedConfig):
         normalize_weights: whether the weights of a token's K experts are divided by their sum.
         aggregation: "linear", "sba", "norm_free", "unit" or "nlerp".
         expert_bias: whether the experts' first layer has a bias (nomic's has none).
-
-    Raises:
-        ValueError: sizes or names that cannot be.
     """
 
     model_type: ClassVar[str] = "distilvec_moe"
@@ -114,10 +111,9 @@ class Embeddings(nn.Module):
         return states + self.position_embeddings(self._positions(input_ids, words)) if self.absolute else states
 
     def _positions(self, input_ids: Tensor | None, words: Tensor) -> Tensor:
-        if self.padding_idx is None:
-            return torch.arange(words.shape[1], device=words.device).unsqueeze(0)
-        if input_ids is None:
-            return torch.arange(words.shape[1], device=words.device).unsqueeze(0) + self.padding_idx + 1
+        if self.padding_idx is None or input_ids is None:
+            first = 0 if self.padding_idx is None else self.padding_idx + 1
+            return torch.arange(first, first + words.shape[1], device=words.device).unsqueeze(0)
         real = input_ids.ne(-1 if self.word_embeddings.padding_idx is None else self.word_embeddings.padding_idx)
         return real.cumsum(1) * real + self.padding_idx
 
@@ -213,6 +209,7 @@ class MoeEncoder(PreTrainedModel):
     _supports_sdpa = True
     _supports_attention_backend = True
     _no_split_modules = ["Embeddings", "Block"]  # noqa: RUF012
+    _input_embed_layer = "word_embeddings"
 
     def __init__(self, config: MoeEncoderConfig) -> None:
         super().__init__(config)
@@ -232,12 +229,6 @@ class MoeEncoder(PreTrainedModel):
                 initialization.zeros_(module.b1)
         elif isinstance(module, Experts):
             initialization.zeros_(module.bias)
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embeddings.word_embeddings
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.embeddings.word_embeddings = value  # type: ignore[assignment]
 
     def forward(
         self,

@@ -24,8 +24,6 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["KINDS", "Graph", "MoleculeEncoder", "MoleculeModule", "collate", "graphs_of", "molecules_of", "normed"]
-
 KINDS = ("gine", "gin", "gcn", "sage", "gat", "tag")
 _ATOMS, _CHIRALITIES, _BONDS = 119, 3, 4  # the last atom is what has no atomic number ("*")
 _HEADS = 4
@@ -70,11 +68,7 @@ class MoleculeModule(InputModule):
         }
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
-        """SMILES to the features of a batch.
-
-        Raises:
-            ValueError: a string that RDKit cannot read, or a prompt, which a molecule cannot have.
-        """
+        """SMILES to the features of a batch."""
         if prompt:
             raise ValueError(f"a molecule cannot be prefixed with the prompt {prompt!r}")
         return self.collate(self.prepare(inputs))
@@ -218,9 +212,6 @@ def graphs_of(items: Sequence[str]) -> list[Graph]:
     Chirality tag: 0 none, 1 clockwise, 2 counter-clockwise. Bond type: 0 single (and all unusual ones), 1 double, 2
     triple, 3 aromatic; direction: 0 none, 1 end up right, 2 end down right. Tags and directions depend on the order in
     which a SMILES names its atoms, therefore a molecule that has any is read from its canonical SMILES.
-
-    Raises:
-        ValueError, ImportError: as `molecules_of`.
     """
     from rdkit import Chem
 

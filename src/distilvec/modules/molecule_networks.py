@@ -16,8 +16,6 @@ from torch.nn import functional
 
 from .molecule import MoleculeModule, collate, graphs_of, normed
 
-__all__ = ["GRAPHS", "GraphEncoder", "GraphNetwork"]
-
 GRAPHS = ("gcn", "graphsage", "gat", "molclr")
 _HEADS = 2
 _SELF_LOOP = 4  # the bond type of an atom with itself
@@ -40,9 +38,6 @@ class GraphNetwork(nn.Module):
         shapes: of the file's tensors by key; read are the number of layers and the widths.
         features: molclr only: whether the result is the linear map of the mean that its pretraining ends with.
 
-    Raises:
-        KeyError: a key that the sizes are read from is missing.
-
     Source: Hu et al. 2020 (gcn, graphsage, gat); Wang et al. 2022 (MolCLR).
     """
 
@@ -61,11 +56,7 @@ class GraphNetwork(nn.Module):
             self.width = self.feat_lin.out_features if features else self.width
 
     def forward(self, smiles: Sequence[str]) -> Tensor:
-        """float32 [N, width].
-
-        Raises:
-            ValueError: a string that RDKit cannot read.
-        """
+        """float32 [N, width]."""
         device = self.x_embedding1.weight.device
         return self.embed({key: tensor.to(device) for key, tensor in collate(graphs_of(smiles)).items()})
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from distilvec.errors import DataError, DistilvecError, nearest
+from distilvec.modules.cifar_resnet import CifarResNet, ImageModule
+from distilvec.modules.image_networks import ImageNetwork
 from distilvec.modules.molecule_networks import GRAPHS, GraphNetwork
 from distilvec.modules.smiles_network import SmilesNetwork
-
-if TYPE_CHECKING:
-    from distilvec.modules.cifar_resnet import ImageModule
-
-__all__ = ["KINDS", "read_image_network", "read_network"]
 
 #: Of networks over molecules.
 KINDS = (*GRAPHS, "chemvae")
@@ -24,13 +22,7 @@ def read_image_network(path: Path) -> ImageModule | None:
     """The network over images of a safetensors file, in float32; None where it holds none of them.
 
     Known are CIFAR residual networks, the ResNet-8 of MLPerf and MobileNets; their keys say which one it is.
-
-    Raises:
-        DataError: it cannot be read, or lacks tensors of such a network.
     """
-    from distilvec.modules.cifar_resnet import CifarResNet
-    from distilvec.modules.image_networks import ImageNetwork
-
     tensors = _read(path)
     try:
         if "layer1.0.conv1.weight" in tensors:
@@ -50,10 +42,6 @@ def read_network(
     Args:
         kind: None = told by the file's keys, and by its name between "gcn" and "graphsage", whose keys are the same.
         features: molclr only: the result is the 512 features that its pretraining's projection starts from.
-
-    Raises:
-        DataError: no such file, not a safetensors file, keys or shapes of another network.
-        DistilvecError: no such kind, the kind cannot be told, or features of another kind than molclr.
     """
     tensors = _read(path)
     kind = _kind_of(path, tensors) if kind is None else kind
@@ -81,9 +69,6 @@ def read_network(
 
 
 def _read(path: str | Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     if not Path(path).is_file():
         raise DataError("there is no such file", where=str(path), remedy="Check the path.")
     try:

@@ -14,22 +14,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
+from tokenizers import Tokenizer
+from torch import nn
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
+from distilvec.extras import need
+from distilvec.modules.adapters import CONFIG, WEIGHTS
 from distilvec.modules.blocks import find_transformer
-from distilvec.modules.folder_checks import check_adapters, check_folder, inner_folders
-from distilvec.modules.guarded import TRUST, lacks_pooler, no_questions, open_modules, open_writing
+from distilvec.modules.folder_checks import check_folder, check_links, inner_folders, listed
+from distilvec.modules.guarded import TRUST, lacks_pooler, no_questions, open_modules
 from distilvec.modules.layouts import is_model2vec, is_nomic_moe, is_vision
 from distilvec.modules.pipeline import Load, reads_texts, text_routes
-from distilvec.modules.promised_tokens import put_into, put_promised
-from distilvec.modules.settings import damaged, read_json, stated
+from distilvec.modules.promised_tokens import put_promised
+from distilvec.modules.settings import damaged, stated
 from distilvec.modules.text_ids import check_unknown, id_count
 from distilvec.system_errors import system_problem
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["commit_of", "inner_folders", "locate", "locate_adapters", "open_causal", "open_model", "open_pipeline"]
+__all__ = ["commit_of", "inner_folders", "locate", "locate_adapters", "open_model", "open_pipeline"]
 
 _HUB_ID = re.compile(r"[\w\-][\w.\-]*(/[\w\-][\w.\-]*)?(@[\w.\-/]+)?")
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*.md", "*.jinja"]
@@ -56,12 +61,7 @@ def locate(model: str | Path, trust_remote_code: bool = False) -> Path:
 
 
 def commit_of(model: str) -> str | None:
-    """The commit of the hub that a model's name means by now; None for a folder. No weights are fetched for it.
-
-    Raises:
-        DistilvecError: no such folder or hub model.
-        EnvironmentProblem: the hub cannot be reached and the model is not in its cache.
-    """
+    """The commit of the hub that a model's name means by now; None for a folder. No weights are fetched for it."""
     folder = _folder_of(model, ["*config.json"])
     return folder.name if folder.parent.name == "snapshots" else None  # the hub's cache names them by their commits
 
@@ -105,7 +105,14 @@ def locate_adapters(adapters: str | Path) -> Path:
         EnvironmentProblem: the hub cannot be reached and the adapters are not in its cache.
     """
     folder = _folder_of(adapters, _HUB_FILES)
-    check_adapters(folder)
+    check_links(folder, folder)
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise DistilvecError(
+                f"there are no adapters: {name} is not in it",
+                where=str(folder),
+                remedy="Give a folder that PEFT saved with safetensors.",
+            )
     return folder
 
 
@@ -180,9 +187,12 @@ def _check_load(load: Load | None, opened: SentenceTransformer, name: str) -> Se
 def _held(load: Load | None) -> dict[str, Any]:
     """Return what transformers is told of a model that is too large as it is."""
     if load == "int8":
-        from distilvec.modules.eight_bits import eight_bits
+        need("weights in 8 bits", "torchao", "torchao")
+        from torchao.quantization import Int8WeightOnlyConfig
+        from transformers import TorchAoConfig
 
-        return {"quantization_config": eight_bits()}
+        # A scale for each row; computation stays as it is.
+        return {"quantization_config": TorchAoConfig(Int8WeightOnlyConfig())}
     return {"device_map": "auto"} if load == "split" else {}
 
 
@@ -195,8 +205,6 @@ def explained(name: str, remedy: str = "Does it load in sentence-transformers?")
         DistilvecError: they do not fit into memory, the model demands code of its own, or its files are not what a
             library expects.
     """
-    from safetensors import SafetensorError
-
     try:
         yield
     except DistilvecError:
@@ -218,11 +226,10 @@ def _refuse_other_kinds(folder: Path, name: str) -> None:
 
     It puts mean pooling behind the blocks, which none of them was trained for.
     """
-    listing = folder / "modules.json"
-    if not listing.is_file():
+    if not (folder / "modules.json").is_file():
         return
     kind = stated(folder).model_type
-    if any(str(entry["type"]).startswith("pylate.") for entry in read_json(listing)):
+    if any(entry["type"].startswith("pylate.") for entry in listed(folder)):
         kind = "ColBERT"
     if kind != "SentenceTransformer":
         raise DistilvecError(
@@ -242,29 +249,12 @@ def open_pipeline(source: str, **arguments: Any) -> SentenceTransformer:
     return open_modules(source, **arguments)
 
 
-def open_causal(model: str | Path, *, dtype: Any, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """The `AutoModelForCausalLM` and the tokenizer of a transformers folder or hub id.
-
-    Raises:
-        DistilvecError: it is not safe to open, demands code of its own, or is no causal model.
-        DataError: the weights are damaged.
-        EnvironmentProblem: the hub cannot be reached.
-    """
-    folder, name = locate(model, trust_remote_code), str(model)
-    with explained(name, "Does it load as an AutoModelForCausalLM of transformers?"):
-        causal, tokenizer = open_writing(folder, dtype, trust_remote_code)
-    put_into(tokenizer, folder, name)
-    return causal, tokenizer
-
-
 def check_table(model: SentenceTransformer, name: str) -> None:
     """Refuse a tokenizer with ids beyond the table of embeddings: a text with such a piece would end the run.
 
     Added tokens that nothing needs are taken out of it instead (`_leave_out`). One that fails on what its vocabulary
     lacks is refused, too.
     """
-    from torch import nn
-
     for _, _, each in text_routes(model):
         check_unknown(getattr(each, "tokenizer", None), name)
     first: Any = model[0]
@@ -296,8 +286,6 @@ def _leave_out(tokenizer: Any, rows: int) -> bool:
     Returns:
         False, and nothing is changed, where others have no vector either, or where every text or batch holds one.
     """
-    from tokenizers import Tokenizer
-
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return False

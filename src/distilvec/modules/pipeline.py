@@ -90,13 +90,27 @@ def set_length(model: SentenceTransformer, wanted: int | None, name: str) -> Non
     """Set the maximum length in tokens; without a wish, cut the model's own down to what its positions allow.
 
     Of a `Router`, whose length is the longest of its routes', each route of texts is set by its own positions.
-
-    Raises:
-        DistilvecError: no room for a token of the text, more than the positions allow, or static embeddings, which read
-            whole texts.
     """
     for route, modules, first in text_routes(model):
-        _set_length(modules, first, wanted, f"{name}, route {route}" if route else name)
+        limit, where = usable_positions(modules), f"{name}, route {route}" if route else name
+        if wanted is None:
+            if limit is not None and ((own := getattr(first, "max_seq_length", None)) is None or own > limit):
+                first.max_seq_length = limit
+            continue
+        if _bare_tokenizer(first) is not None:
+            raise DistilvecError(
+                f"max_length is {wanted}, and static embeddings read whole texts",
+                where=where,
+                remedy="Leave max_length out.",
+            )
+        least = _least_tokens(first)
+        if wanted < least or (limit is not None and wanted > limit):
+            raise DistilvecError(
+                f"max_length is {wanted}, special tokens and positions allow {least} to {limit or 'any number'}",
+                where=where,
+                remedy="Choose a length within that range.",
+            )
+        first.max_seq_length = wanted
 
 
 def free_name(modules: Container[str], name: str) -> str:
@@ -123,28 +137,6 @@ def text_routes(model: SentenceTransformer) -> list[tuple[str, nn.Module, Any]]:
     return [(name, route, route[0]) for name, route in routes if reads_texts(route)]
 
 
-def _set_length(modules: nn.Module, first: Any, wanted: int | None, name: str) -> None:
-    """Set the length of a pipeline or a route, `first` its first module."""
-    limit = usable_positions(modules)
-    if wanted is not None:
-        if _bare_tokenizer(first) is not None:
-            raise DistilvecError(
-                f"max_length is {wanted}, and static embeddings read whole texts",
-                where=name,
-                remedy="Leave max_length out.",
-            )
-        least = _least_tokens(first)
-        if wanted < least or (limit is not None and wanted > limit):
-            raise DistilvecError(
-                f"max_length is {wanted}, special tokens and positions allow {least} to {limit or 'any number'}",
-                where=name,
-                remedy="Choose a length within that range.",
-            )
-        first.max_seq_length = wanted
-    elif limit is not None and ((own := getattr(first, "max_seq_length", None)) is None or own > limit):
-        first.max_seq_length = limit
-
-
 def _least_tokens(first: Any) -> int:
     """One token of the text beside the special ones; below that, tokenizers give up cutting."""
     count = getattr(getattr(first, "tokenizer", None), "num_special_tokens_to_add", None)
@@ -161,11 +153,7 @@ def token_limit(model: SentenceTransformer) -> int | None:
 
 
 def limit_length(model: SentenceTransformer, tokens: int) -> None:
-    """Let a model read at most so many tokens of a text, and never more than it does already.
-
-    Raises:
-        DistilvecError: no room for a token of the text.
-    """
+    """Let a model read at most so many tokens of a text, and never more than it does already."""
     if tokens < (least := _least_tokens(model[0])):
         raise DistilvecError(
             f"of {tokens} tokens none is left for the text; the special ones take {least - 1}",
@@ -219,9 +207,6 @@ def set_pooling(model: SentenceTransformer, wanted: PoolingChoice | None, *, bar
         wanted: None = last-token pooling where the attention is causal, mean pooling elsewhere.
         bare: whether this was a transformers folder, without modules.json.
         name: what the person called the model, for messages.
-
-    Raises:
-        DistilvecError: the folder has its own pooling, or none at all, and another one is wanted.
     """
     from sentence_transformers.sentence_transformer.modules import Pooling
 

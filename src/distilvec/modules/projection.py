@@ -8,9 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from distilvec.errors import DataError, DistilvecError, nearest
-
-__all__ = ["dense", "flattened", "identity_map", "is_identity", "projection", "ridge_map", "validated_ridge"]
+from distilvec.errors import DataError, DistilvecError
 
 
 def identity_map(width: int) -> nn.Linear:
@@ -61,18 +59,11 @@ def ridge_map(source: Tensor, target: Tensor, ridge: float = 1e-2, present: Tens
         W^T [D, d], the weight of an `nn.Linear(d, D)`; float64 where the source is, else float32.
 
     Raises:
-        DistilvecError: a ridge that is not positive, or shapes that do not fit.
         DataError: no row to fit to, or a value that is not finite.
 
     >>> ridge_map(torch.eye(2), 2 * torch.eye(2), ridge=1e-9).round(decimals=4).tolist()
     [[2.0, 0.0], [0.0, 2.0]]
     """
-    if ridge <= 0:
-        raise DistilvecError(f"The ridge must be positive and is {ridge}")
-    if source.dim() != 2 or target.dim() != 2 or len(source) != len(target):
-        raise DistilvecError(
-            f"A map is fitted to rows [n, d] and [n, D], not to {list(source.shape)} and {list(target.shape)}"
-        )
     if present is not None:
         source, target = source[present], target[present]
     inputs, outputs = _finite(source, target)
@@ -133,9 +124,6 @@ def validated_ridge(source: Tensor, target: Tensor, ridges: Sequence[float] = RI
 
     Returns:
         weight [D, d], bias [D], and the variance [D] of the leave-one-out residuals; float32.
-
-    Raises:
-        DataError: a value that is not finite.
     """
     inputs, outputs = _finite(source, target)
     centre, middle = inputs.mean(0), outputs.mean(0)
@@ -171,24 +159,11 @@ def projection(
 
     Returns:
         float32 on the source's device (the CPU without one).
-
-    Raises:
-        DistilvecError: an unknown init, or a ridge start without vectors or with vectors of other widths.
-        DataError: see `ridge_map`.
     """
-    if init not in ("ridge", "random"):
-        raise DistilvecError(f'There is no start "{init}" of a projection', remedy=nearest(init, ["ridge", "random"]))
     linear = nn.Linear(width_in, width_out, bias=False, device=None if source is None else source.device)
     if init == "random":
         return linear
     if source is None or target is None:
         raise DistilvecError("A ridge start needs vectors to be fitted to", remedy='Give them, or use "init: random"')
-    weight = ridge_map(source, target, present=present)
-    if weight.shape != linear.weight.shape:
-        raise DistilvecError(
-            f"The vectors have widths {source.shape[1]} and {target.shape[1]}, "
-            f"the projection {width_in} and {width_out}"
-        )
-    with torch.no_grad():
-        linear.weight.copy_(weight)
+    linear.weight.data.copy_(ridge_map(source, target, present=present))
     return linear

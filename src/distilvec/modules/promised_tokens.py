@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distilvec.modules.folder_checks import module_folders
+from distilvec.modules.folder_checks import listed
 from distilvec.modules.pipeline import text_routes
 from distilvec.modules.settings import read_json
 
@@ -36,7 +36,7 @@ def put_promised(model: SentenceTransformer, folder: Path, name: str) -> None:
     """Let the tokenizers of a model put the tokens that its folder promises, as `put_into` does."""
     for route, _, first in text_routes(model):
         if hasattr(getattr(first, "tokenizer", None), "all_special_ids"):
-            put_into(first.tokenizer, folder / module_folders(folder)[0] / _first_of(folder, route), name)
+            put_into(first.tokenizer, folder / listed(folder)[0]["path"] / _first_of(folder, route), name)
 
 
 def put_into(tokenizer: Any, folder: Path, name: str) -> None:
@@ -77,7 +77,8 @@ def put_into(tokenizer: Any, folder: Path, name: str) -> None:
 
 def tokens_put(model: Any) -> list[Any]:
     """List what a fingerprint needs of the tokens that were put; [] for a model whose tokenizer.json puts its own."""
-    put = [side for _, _, first in text_routes(model) for side in getattr(_tokenizer(first), "tokens_put", [])]
+    tokenizers = [getattr(first, "tokenizer", None) for _, _, first in text_routes(model)]
+    put = [side for tokenizer in tokenizers for side in getattr(tokenizer, "tokens_put", [])]
     return [["put", put]] if put else []
 
 
@@ -87,7 +88,7 @@ def ends_bare(model: SentenceTransformer) -> bool:
 
     for _, modules, first in text_routes(model):
         pooled = any(isinstance(each, Pooling) and "lasttoken" in each.pooling_mode for each in modules.children())
-        tokenizer = _tokenizer(first)
+        tokenizer: Any = getattr(first, "tokenizer", None)
         if pooled and hasattr(tokenizer, "all_special_ids"):
             ids = first.preprocess(["a"])["input_ids"].flatten().tolist()
             if ids and ids[-1] not in tokenizer.all_special_ids:
@@ -100,10 +101,6 @@ ENDS_BARE = (
     "last-token pooling takes the state of a text's last word piece, for its tokenizer puts no special token at the "
     'end; if the model was trained with an end token, set "add_eos_token": true in its tokenizer_config.json'
 )
-
-
-def _tokenizer(first: Any) -> Any:
-    return getattr(first, "tokenizer", None)
 
 
 def _first_of(folder: Path, route: str) -> str:

@@ -17,8 +17,6 @@ from distilvec.precision import full_precision
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["Routing", "hand_out_routing", "mixtures", "router_balance", "routing"]
-
 
 @dataclass(frozen=True)
 class Routing:
@@ -29,14 +27,14 @@ class Routing:
         probabilities: [N, S, E], at least float32, before the selection; at padding they mean nothing.
         chosen: long [N, S, K]; E at padding.
         weights: [N, S, K] of the chosen experts, as they were aggregated.
-        outputs: [N, S, K, d] of the chosen experts, zero at padding; None where not asked for.
+        outputs: gives [N, S, K, d] of the chosen experts, zero at padding.
     """
 
     layer: int
     probabilities: Tensor
     chosen: Tensor
     weights: Tensor
-    outputs: Tensor | None = None
+    outputs: Callable[[], Tensor]
 
     @property
     def real(self) -> Tensor:
@@ -60,17 +58,13 @@ def mixtures(model: nn.Module) -> dict[int, Any]:
 
 
 @contextlib.contextmanager
-def routing(model: nn.Module, outputs: bool = False) -> Iterator[list[Routing]]:
+def routing(model: nn.Module) -> Iterator[list[Routing]]:
     """Collect what the mixtures of a model do in the forward passes within the block, one entry per layer and pass.
 
     Args:
         model: a sentence-transformers model, or the transformers model in it.
-        outputs: whether to keep the chosen experts' outputs: S * K * d numbers per text and layer.
-
-    Raises:
-        DistilvecError: the model has no mixtures.
     """
-    seen, end = _watched(model, outputs)
+    seen, end = _watched(model)
     with end:
         yield seen
 
@@ -84,12 +78,9 @@ def hand_out_routing(student: SentenceTransformer) -> contextlib.ExitStack:
 
     Returns:
         What ends it when it is closed.
-
-    Raises:
-        DistilvecError: the student has no mixtures.
     """
     transformer = find_transformer(student)
-    seen, end = _watched(student, False)
+    seen, end = _watched(student)
 
     def before(module: nn.Module, args: tuple[Any, ...]) -> None:
         seen.clear()
@@ -126,7 +117,7 @@ def router_balance(load: Tensor, probability: Tensor) -> Tensor:
     return load.shape[-1] * (share * mean).sum(-1).mean()
 
 
-def _watched(model: nn.Module, outputs: bool) -> tuple[list[Routing], contextlib.ExitStack]:
+def _watched(model: nn.Module) -> tuple[list[Routing], contextlib.ExitStack]:
     """Record what the mixtures of a model do from now on, until the stack that is returned, too, is closed."""
     from sentence_transformers import SentenceTransformer
 
@@ -140,13 +131,7 @@ def _watched(model: nn.Module, outputs: bool) -> tuple[list[Routing], contextlib
     seen: list[Routing] = []
     end = contextlib.ExitStack()
 
-    def watcher(layer: int) -> Callable[..., None]:
-        def watch(probabilities: Tensor, chosen: Tensor, weights: Tensor, spread: Callable[[], Tensor]) -> None:
-            seen.append(Routing(layer, probabilities, chosen, weights, spread() if outputs else None))
-
-        return watch
-
     for layer, module in by_layer.items():
-        module.watchers.append(watcher(layer))
+        module.watchers.append(lambda *told, layer=layer: seen.append(Routing(layer, *told)))
         end.callback(module.watchers.remove, module.watchers[-1])
     return seen, end

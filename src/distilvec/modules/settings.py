@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import stat
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError, safe_open
 
 from distilvec.errors import DataError
+from distilvec.files import read_small
 from distilvec.system_errors import disk_problems
 from distilvec.validation import first_problem
 
@@ -22,12 +23,7 @@ def read_json(file: Path) -> Any:
     """
     try:
         with disk_problems("the file cannot be read", file):
-            found = file.stat()
-            if not stat.S_ISREG(found.st_mode):
-                raise ValueError("expected a file, found something else")
-            if found.st_size > 10_000_000:
-                raise ValueError(f"{found.st_size:,} bytes are no settings")
-            return json.loads(file.read_text(encoding="utf-8"))
+            return json.loads(read_small(file, 10_000_000))
     except (OSError, ValueError, RecursionError) as problem:
         what = (
             "this is not a list of modules" if file.name == "modules.json" else "the model cannot be opened: not JSON"
@@ -52,19 +48,22 @@ def damaged(problem: Exception, where: str | Path) -> DataError:
 
 
 def tensor_shapes(file: Path) -> dict[str, list[int]]:
-    """Those of the tensors in a safetensors file, from its header alone.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    from safetensors import SafetensorError, safe_open
-
+    """Those of the tensors in a safetensors file, from its header alone."""
     try:
         with safe_open(file, framework="numpy") as opened:
             # By `keys`: this is no dictionary.
             return {name: list(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as problem:
         raise damaged(problem, file) from problem
+
+
+def save_beside(module: Any, place: Path, weights: str, settings: str, content: Any) -> None:
+    """Write the weights of a module and what it is made from into a folder beside a model's own files."""
+    from safetensors.torch import save_file
+
+    place.mkdir(parents=True, exist_ok=True)
+    save_file({name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}, place / weights)
+    (place / settings).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def shards(folder: Path) -> list[Path]:
@@ -87,11 +86,7 @@ class Stated(BaseModel):
 
 
 def stated(folder: Path) -> Stated:
-    """Return what a model's folder says of itself, or what holds where it says nothing.
-
-    Raises:
-        DataError: it is damaged.
-    """
+    """Return what a model's folder says of itself, or what holds where it says nothing."""
     file = folder / "config_sentence_transformers.json"
     try:
         return Stated.model_validate(read_json(file) if file.is_file() else {})

@@ -35,13 +35,9 @@ def weight_files(place: Path) -> list[Path]:
 
 
 def check_size(place: Path) -> None:
-    """Compare the numbers that a module is built with, after all overrides, with the weights beside them.
-
-    Raises:
-        DistilvecError: the configuration asks for many times as much.
-        DataError: the weights' headers cannot be read.
-    """
-    tensors, numbers = _held(weight_files(place))
+    """Refuse numbers to build a module with, after all overrides, that ask for many times the weights beside them."""
+    shapes = [shape for file in weight_files(place) for shape in tensor_shapes(file).values()]
+    tensors, numbers = len(shapes), sum(map(math.prod, shapes))  # packed weights count by their bytes
     for file, section in ((file, section) for file, config in _settings(place) for section in sections(config)):
         width = max(_number(section.get(name)) for name in (*_WIDTHS, _INPUTS)) or 1
         for key, value in sorted(section.items(), key=lambda each: each[0] not in _WIDTHS):  # a width makes all large
@@ -73,12 +69,6 @@ def _merged(base: dict[str, Any], given: dict[str, Any], depth: int = 0) -> dict
     both = {key for key in base.keys() & given.keys() if isinstance(base[key], dict) and isinstance(given[key], dict)}
     inner = {key: _merged(base[key], given[key], depth + 1) for key in both if depth < _DEEPEST}
     return {**base, **given, **inner}
-
-
-def _held(weights: list[Path]) -> tuple[int, int]:
-    """Tensors and numbers in safetensors files, by their headers; packed weights count by their bytes."""
-    shapes = [shape for file in weights for shape in tensor_shapes(file).values()]
-    return len(shapes), sum(map(math.prod, shapes))
 
 
 def sections(config: dict[str, Any], depth: int = 0) -> Iterator[dict[str, Any]]:

@@ -17,8 +17,6 @@ from torch.nn import functional
 
 from .molecule import MoleculeModule, molecules_of, normed
 
-__all__ = ["SmilesEncoder", "SmilesNetwork"]
-
 # The one-hot code of a character; the last is the padding. From the model's own character list.
 CHARACTERS = r"76o]3s(-S/B4[)#IlOHc1@=nP8C2F5rN+\ "
 LENGTH = 120
@@ -85,11 +83,7 @@ class SmilesEncoder(MoleculeModule):
         return encoder
 
     def prepare(self, items: Sequence[str]) -> list[Any]:
-        """uint8 [120] per SMILES; see `codes_of`.
-
-        Raises:
-            ValueError: a string that RDKit cannot read.
-        """
+        """uint8 [120] per SMILES; see `codes_of`."""
         return list(codes_of(canonical(items)))
 
     def collate(self, prepared: Sequence[Any]) -> dict[str, Tensor]:
@@ -113,11 +107,7 @@ def codes_of(smiles: Sequence[str]) -> np.ndarray:
 
 
 def canonical(smiles: Sequence[str]) -> list[str]:
-    """Each SMILES in RDKit's canonical form.
-
-    Raises:
-        ValueError: a string that RDKit cannot read.
-    """
+    """Each SMILES in RDKit's canonical form."""
     from rdkit import Chem
 
     return [Chem.MolToSmiles(molecule) for molecule in molecules_of(smiles)]

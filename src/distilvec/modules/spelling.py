@@ -56,9 +56,6 @@ class AnswerSpeller:
         length: tokens of both together, None = any.
         separator: text between the two.
         name: of the model, for messages.
-
-    Raises:
-        DistilvecError: it has no end token, or no room.
     """
 
     def __init__(self, tokenizer: Any, length: int | None, separator: str = SEPARATOR, name: str = "model") -> None:

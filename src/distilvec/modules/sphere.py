@@ -10,8 +10,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["AGGREGATIONS", "aggregate"]
-
 AGGREGATIONS = ("linear", "sba", "norm_free", "unit", "nlerp")
 # From 1 - cos(angle) = _NEAR on sines are computed, below it their series, which is smooth down to 0.
 _NEAR, _TERMS = 0.05, 7

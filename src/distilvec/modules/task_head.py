@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.folder_checks import check_links
 from distilvec.modules.layouts import TASK_HEAD, has_head
+from distilvec.modules.settings import save_beside
 from distilvec.validation import first_problem
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-
-__all__ = ["Encoding", "TaskHead", "sentence_vectors"]
 
 Encoding = Literal["single", "joint", "separate"]
 _WEIGHTS, (_FOLDER, _CONFIG) = "head.safetensors", TASK_HEAD
@@ -74,8 +75,6 @@ class TaskHead(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if kind not in ("classification", "regression") or encoding not in ("single", "joint", "separate"):
-            raise DistilvecError(f'there is no task head of kind "{kind}" with encoding "{encoding}"')
         if (labels is not None) != (kind == "classification"):
             what = f"a classification has label names, a regression has none; this {kind} has {labels and list(labels)}"
             raise DistilvecError(what, where="task head")
@@ -110,9 +109,6 @@ class TaskHead(nn.Module):
 
         Returns:
             [..., C], or [..., 1] for a regression; at least float32.
-
-        Raises:
-            DistilvecError: one vector where two are needed, or the reverse.
         """
         if (second is not None) != (self.encoding == "separate"):
             needed = "two vectors" if second is None else "one vector"
@@ -143,19 +139,8 @@ class TaskHead(nn.Module):
         return {name: getattr(self, name) for name in names}
 
     def save(self, folder: str | Path) -> None:
-        """Write `task/head.safetensors` and `task/task.json` into the folder of a model.
-
-        Raises:
-            OSError: the disk is full or the place cannot be written.
-        """
-        from safetensors.torch import save_file
-
-        place = Path(folder) / _FOLDER
-        place.mkdir(parents=True, exist_ok=True)
-        weights = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
-        save_file(weights, place / _WEIGHTS)
-        content = json.dumps(self.config(), indent=1, ensure_ascii=False)
-        (place / _CONFIG).write_text(content + "\n", encoding="utf-8")
+        """Write `task/head.safetensors` and `task/task.json` into the folder of a model."""
+        save_beside(self, Path(folder) / _FOLDER, _WEIGHTS, _CONFIG, self.config())
 
     @classmethod
     def load(cls, folder: str | Path) -> TaskHead:
@@ -164,9 +149,6 @@ class TaskHead(nn.Module):
         Raises:
             DataError: there is no head, or its files are damaged.
         """
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         place = Path(folder) / _FOLDER
         if not has_head(folder):
             raise DataError(

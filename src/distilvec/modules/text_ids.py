@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
 from distilvec.errors import DistilvecError
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-    from tokenizers import Encoding
 
 #: Characters that hardly any vocabulary holds all of.
 _RARE = "\ue000 ☃ 𓀀 ꙮ 龘 ж ক 🜚"
@@ -37,14 +37,9 @@ class TextIds:
     Attributes:
         bare: whether it is a bare tokenizer.
         limit: as int, or None.
-
-    Raises:
-        DistilvecError: the tokenizer is written in Python.
     """
 
     def __init__(self, tokenizer: Any, limit: float | None, prompt: str = "") -> None:
-        from tokenizers import Tokenizer
-
         check_fast(tokenizer)
         self.bare, self.prompt = not hasattr(tokenizer, "backend_tokenizer"), prompt
         if self.bare:
@@ -60,8 +55,6 @@ class TextIds:
 
     @functools.cached_property
     def _uncut(self) -> Any:
-        from tokenizers import Tokenizer
-
         core = Tokenizer.from_str(self._core.to_str())
         core.no_truncation()
         return core
@@ -92,13 +85,7 @@ def id_count(tokenizer: Any) -> int:
 
 
 def check_fast(tokenizer: Any, where: str | None = None) -> None:
-    """Refuse a tokenizer without a core in Rust, whose ids nothing but its own calls can tell.
-
-    Raises:
-        DistilvecError: as above.
-    """
-    from tokenizers import Tokenizer
-
+    """Refuse a tokenizer without a core in Rust, whose ids nothing but its own calls can tell."""
     if not isinstance(tokenizer, Tokenizer) and not hasattr(tokenizer, "backend_tokenizer"):
         raise DistilvecError(
             f"its tokenizer, {type(tokenizer).__name__}, is written in Python, and a student needs a fast one",
@@ -108,13 +95,7 @@ def check_fast(tokenizer: Any, where: str | None = None) -> None:
 
 
 def check_unknown(tokenizer: Any, where: str) -> None:
-    """Refuse a tokenizer that fails on what its vocabulary lacks: a token for unknown pieces, or around a pair.
-
-    Raises:
-        DistilvecError: as above; the first such text would end a run.
-    """
-    from tokenizers import Tokenizer
-
+    """Refuse a tokenizer that fails on what its vocabulary lacks: a token for unknown pieces, or around a pair."""
     core = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(core, Tokenizer):
         return

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import weakref
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,9 +101,6 @@ class Watch:
         Args:
             states: whether to keep the states of the blocks; or of which, 0 to L: the others are empty.
             maps: layers, 1 to L, whose attention maps are wanted.
-
-        Raises:
-            DistilvecError: a map was asked for and the model's attention did not show it.
         """
         seen = Seen(blocks=self._count if states else 0)
         with self._maps(seen, maps) if maps else contextlib.nullcontext():
@@ -292,10 +288,3 @@ def _mean(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, causa
         if mask is not None:
             scores = scores.masked_fill(~mask, least) if mask.dtype == torch.bool else scores + mask.to(wide)
         return scores.softmax(-1).mean(1)
-
-
-def attach_watch(owner: Any, model: nn.Module, blocks: nn.ModuleList) -> Watch:
-    """A watch whose hooks go when `owner` does."""
-    watch = Watch(model, blocks)
-    weakref.finalize(owner, watch.remove)
-    return watch

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from distilvec.errors import DistilvecError
-from distilvec.modules.opening import check_table, open_causal
+from distilvec.modules.guarded import open_writing
+from distilvec.modules.opening import check_table, explained, locate
 from distilvec.modules.pipeline import PoolingChoice
+from distilvec.modules.promised_tokens import put_into
 from distilvec.modules.spelling import SEPARATOR
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ def open_writer(
     pooling: PoolingChoice | None = None,
     trust_remote_code: bool = False,
 ) -> SentenceTransformer:
-    """A transformers folder or hub id of a causal language model, as the pipeline of `modules.writer`.
+    """A transformers folder or hub id of a causal language model, as the pipeline of `modules.causal`.
 
     Args:
         device: where it is put; None = the best device there is.
@@ -34,11 +38,12 @@ def open_writer(
         pooling: "last" (None) or "mean" of the answer's tokens.
 
     Raises:
-        DistilvecError: as `open_causal`; it has no end token, `max_length` is more than its positions, or it makes its
-            logits otherwise than by a linear map of its last states.
-        DataError, EnvironmentProblem: as `open_causal`; tokenizer and weights do not belong together.
+        DistilvecError: it is not safe to open, demands code of its own, is no causal model, has no end token,
+            `max_length` is more than its positions, or it makes its logits otherwise than by a linear map of its last
+            states.
+        DataError: the weights are damaged, or tokenizer and weights do not belong together.
+        EnvironmentProblem: the hub cannot be reached.
     """
-    import torch
     from sentence_transformers import SentenceTransformer
 
     from distilvec.modules.causal import AnswerPooling, Writer, check_predictions
@@ -50,7 +55,10 @@ def open_writer(
             where="pooling",
             remedy="Choose last or mean.",
         )
-    causal, tokenizer = open_causal(model, dtype=dtype or torch.float32, trust_remote_code=trust_remote_code)
+    folder = locate(model, trust_remote_code)
+    with explained(name, "Does it load as an AutoModelForCausalLM of transformers?"):
+        causal, tokenizer = open_writing(folder, dtype or torch.float32, trust_remote_code)
+    put_into(tokenizer, folder, name)
     if dtype is None:
         causal.float()
     writer = Writer(causal, tokenizer, _length(causal, tokenizer, max_length, name), separator, name)

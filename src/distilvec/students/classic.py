@@ -39,12 +39,11 @@ _DENSE = {
 }
 
 
-def write_classic(folder: Path) -> bool:
+def write_classic(folder: Path) -> None:
     """Rewrite the settings of a saved model of texts in the old form, in which they say the same; weights are left.
 
-    Returns:
-        Whether that was possible. A model that no older version can open keeps its files as they are: one with modules
-        of its own or of version 6, with a chat template, or that reads more than texts.
+    A model that no older version can open keeps its files as they are: one with modules of its own or of version 6,
+    with a chat template, or that reads more than texts.
     """
     modules = _read(folder / "modules.json")
     written: dict[Path, Any] = {folder / "modules.json": modules}
@@ -52,21 +51,20 @@ def write_classic(folder: Path) -> bool:
         package, _, name = module["type"].rpartition(".")
         file = folder / module["path"] / "config.json"
         if not package.startswith("sentence_transformers.") or name not in _MODULES:
-            return False
+            return
         if name == "Transformer":
             found = _transformer(folder / module["path"])
             if found is None:
-                return False
+                return
             written |= found
         elif name in ("Pooling", "Dense"):
             settings = (_pooling if name == "Pooling" else _dense)(_read(file))
             if settings is None:
-                return False
+                return
             written[file] = settings
         module["type"] = f"sentence_transformers.models.{name}"
     for file, content in written.items():
         file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return True
 
 
 def _transformer(folder: Path) -> dict[Path, Any] | None:

@@ -81,11 +81,3 @@ def bert_state(model: Any) -> dict[str, Tensor]:
         return name
 
     return {renamed(name): tensor for name, tensor in model.state_dict().items()}
-
-
-def tables(state: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Word [N, d], position [n, d] and type [k, d] tables of an ElectraModel's state."""
-    words, positions, types = (
-        state[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")
-    )
-    return words, positions, types

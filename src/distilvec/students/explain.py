@@ -101,11 +101,7 @@ def _one(items: Any) -> bool:
 
 
 def with_kernels(student: SentenceTransformer, folder: str | Path) -> ExplainingStudent:
-    """The student with the kernels that lie beside it in its folder.
-
-    Raises:
-        DataError: there are none, or their files are damaged.
-    """
+    """The student with the kernels that lie beside it in its folder."""
     kernels, more = GaussianKernels.load(folder)
     student.__class__ = ExplainingStudent
     assert isinstance(student, ExplainingStudent)

@@ -17,7 +17,6 @@ from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import open_tokenizer, open_transformer
 from distilvec.modules.text_ids import check_unknown, id_count
-from distilvec.students.load import tokenizer_kind
 from distilvec.students.shrink import choose_layers
 from distilvec.students.vocabulary import fast_tokenizer, plain_backend
 
@@ -79,11 +78,12 @@ def fresh(
     source = None if init_from is None else find_transformer(init_from)
     like: Any = getattr(source, "config", None)
     same = like is not None and like.hidden_size == width
+    usual = next((width // size for size in (64, 32) if width % size == 0), 1)
     config = BertConfig(
         vocab_size=id_count(words),
         hidden_size=width,
         num_hidden_layers=layers,
-        num_attention_heads=heads or (like.num_attention_heads if same else _heads(width)),
+        num_attention_heads=heads or (like.num_attention_heads if same else usual),
         intermediate_size=intermediate or (same and _inner(like)) or 4 * width,
         max_position_embeddings=max_length,
         pad_token_id=words.pad_token_id,
@@ -109,9 +109,6 @@ def train_tokenizer(texts: Iterable[str] | None, vocabulary: int) -> Any:
 
     Returns:
         A transformers tokenizer.
-
-    Raises:
-        DistilvecError: no texts, or fewer pieces than bytes and special tokens.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -186,6 +183,13 @@ def averaged_embeddings(words: Any, teacher_words: Any, table: Tensor) -> tuple[
     return rows, covered
 
 
+def tokenizer_kind(backend: Any) -> str:
+    """WordPiece, Unigram, BPE, byte-level BPE or WordLevel, from a `tokenizers.Tokenizer`."""
+    kind = type(backend.model).__name__
+    byte_level = "ByteLevel" in repr(backend.pre_tokenizer) or "ByteLevel" in repr(backend.normalizer)
+    return f"byte-level {kind}" if kind == "BPE" and byte_level else kind
+
+
 def _text_of(backend: Any, index: int) -> str:
     """Return what a piece stands for, without the marks of its place in a word; empty for parts of characters."""
     text: str = backend.decode([index], skip_special_tokens=False).removeprefix("##").strip()
@@ -206,7 +210,8 @@ def _start_from(model: Any, words: Any, teacher: Any) -> None:
     with torch.no_grad():
         model.embeddings.word_embeddings.weight.copy_(rows)
     logger.info("%d of %d pieces start from the teacher's table", int(covered.sum()), len(covered))
-    if _same_shape(model.config, inner.config):
+    sizes = ("model_type", "hidden_size", "num_attention_heads", "intermediate_size")
+    if all(getattr(model.config, size) == getattr(inner.config, size, None) for size in sizes):
         _copy_blocks(model, inner)
 
 
@@ -220,11 +225,6 @@ def _narrow(rows: Tensor, width: int) -> Tensor:
     narrow = functional.pad(narrow, (0, width - narrow.shape[1]))
     spread = rows.square().mean().sqrt() / narrow.square().mean().sqrt()
     return narrow * spread
-
-
-def _same_shape(config: Any, other: Any) -> bool:
-    sizes = ("model_type", "hidden_size", "num_attention_heads", "intermediate_size")
-    return all(getattr(config, size) == getattr(other, size, None) for size in sizes)
 
 
 def _copy_blocks(model: Any, teacher: Any) -> None:
@@ -246,10 +246,6 @@ def _inner(config: Any) -> int | None:
     """Inner units of a configuration's blocks, by the names of BERT's, DistilBERT's and GPT-2's."""
     found = (getattr(config, name, None) for name in ("intermediate_size", "hidden_dim", "n_inner"))
     return next((size for size in found if size), None)
-
-
-def _heads(width: int) -> int:
-    return next((width // size for size in (64, 32) if width % size == 0), 1)
 
 
 def _load_tokenizer(tokenizer: str | Path) -> Any:

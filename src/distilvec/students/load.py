@@ -95,10 +95,6 @@ def open_weights(path: Path, device: str | None = None) -> SentenceTransformer:
 
     Args:
         device: default is the processor.
-
-    Raises:
-        DataError: no such file, a damaged one, or not one of these networks.
-        DistilvecError: a network that the keys leave open.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -149,40 +145,17 @@ def describe_student(student: SentenceTransformer) -> dict[str, Any]:
     """Return what a person wants to know of a student before training it.
 
     Returns:
-        parameters, embedding_parameters (tables of token, position and type embeddings), block_parameters, bytes
-        (of the weights on disk), layers (None = no blocks), width, max_length (None = any), tokenizer (kind),
-        vocabulary (number of pieces; both None where it reads no texts), pooling (None = no pooling).
+        parameters, layers (None = no blocks), width, max_length (None = any), vocabulary (number of pieces; None where
+        it reads no texts).
     """
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
     transformer = find_transformer(student)
     found = None if transformer is None else find_blocks(transformer.model)
-    tables = {
-        id(module.weight): module.weight.numel()
-        for module in student.modules()
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag)
-    }
-    pooling = next((module.pooling_mode for module in student.children() if isinstance(module, Pooling)), None)
     tokenizer = getattr(student[0], "tokenizer", None) if reads_texts(student) else None
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     return {
         "parameters": parameters(student),
-        "embedding_parameters": sum(tables.values()),
-        "block_parameters": 0 if found is None else parameters(found[1]),
-        "bytes": sum(tensor.numel() * tensor.element_size() for tensor in student.parameters()),
         "layers": None if found is None else len(found[1]),
         "width": width_of(student.children()),
         "max_length": token_limit(student),
-        "tokenizer": None if backend is None else tokenizer_kind(backend),
         "vocabulary": None if backend is None else len(backend.get_vocab()),
-        "pooling": pooling,
     }
-
-
-def tokenizer_kind(backend: Any) -> str:
-    """WordPiece, Unigram, BPE, byte-level BPE or WordLevel, from a `tokenizers.Tokenizer`; of any other, its class."""
-    if not hasattr(backend, "pre_tokenizer"):
-        return type(backend).__name__  # written in Python
-    kind = type(backend.model).__name__
-    byte_level = "ByteLevel" in repr(backend.pre_tokenizer) or "ByteLevel" in repr(backend.normalizer)
-    return f"byte-level {kind}" if kind == "BPE" and byte_level else kind

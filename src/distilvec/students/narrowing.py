@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_transformer, without_dropout
+from distilvec.modules.projection import dense
 from distilvec.students.factorising import without_mean
 from distilvec.students.fit_texts import PassCache, hooked, sampled, sampled_tokens, token_batches
 from distilvec.students.refitting import JUDGED, Refit, StateMoments, contributions, refit, rows_of
@@ -51,9 +52,6 @@ def narrow(
 
     Returns:
         `states` and `vectors`.
-
-    Raises:
-        DistilvecError: fewer than eight texts.
     """
     if len(texts) < JUDGED:  # none would be left to judge the map on
         raise DistilvecError(
@@ -232,8 +230,6 @@ def _lead_back(
 ) -> float:
     """Put the map behind the student's pooling; its R² on every eighth text, which it is not fitted to."""
     from sentence_transformers.sentence_transformer.modules import Pooling
-
-    from distilvec.modules.projection import dense
 
     modules = list(student.children())
     place = next(number for number, module in enumerate(modules) if isinstance(module, Pooling))

@@ -84,16 +84,14 @@ def piece_vectors(
         parts = [_read(model, ids[start : start + _BATCH], before, after) for start in range(0, len(ids), _BATCH)]
     vectors = np.concatenate(parts)
     if file is not None:
-        _keep(file, vectors)
+        with whole(file) as partial, partial.open("wb") as out:  # several processes may do so at once
+            update(file.parent, {"tokens": [file.name]}, more=True)
+            np.savez(out, vectors=vectors)  # with checksums
     return vectors
 
 
 def fast_tokenizer_of(model: SentenceTransformer) -> Any:
-    """The transformers tokenizer of a text transformer.
-
-    Raises:
-        DistilvecError: the model is another thing, or its tokenizer is not a fast one.
-    """
+    """The transformers tokenizer of a text transformer."""
     tokenizer = getattr(find_transformer(model), "tokenizer", None)
     if tokenizer is None or not hasattr(tokenizer, "backend_tokenizer"):
         raise DistilvecError(
@@ -127,16 +125,9 @@ def _fingerprint(model: SentenceTransformer, before: list[int], after: list[int]
 
 
 def _kept(file: Path) -> npt.NDArray[np.float32] | None:
-    """Return what `_keep` wrote; None where there is none, or where it is damaged."""
+    """Return the vectors in a file; None where there is none, or where it is damaged."""
     try:
         with np.load(file, allow_pickle=False) as arrays:
             return np.asarray(arrays["vectors"], dtype=np.float32)
     except Exception:  # no such file; numpy and zipfile meet damaged bytes with errors of many kinds
         return None
-
-
-def _keep(file: Path, vectors: npt.NDArray[np.float32]) -> None:
-    """Several processes may do so at once."""
-    with whole(file) as partial, partial.open("wb") as out:
-        update(file.parent, {"tokens": [file.name]}, more=True)
-        np.savez(out, vectors=vectors)  # with checksums

@@ -6,7 +6,6 @@ What is left of a layer is refitted by least squares to what the whole layer gav
 from __future__ import annotations
 
 import copy
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +17,6 @@ from torch import Tensor, nn
 from distilvec.corpus.keys import split_pair
 from distilvec.modules.blocks import find_blocks, without_dropout
 from distilvec.modules.pipeline import default_prompt
-from distilvec.students.electra import tables
 from distilvec.students.factorising import factorise
 from distilvec.students.fit_texts import PassCache, hooked, sampled, sampled_tokens, token_batches
 from distilvec.students.refitting import Refit, StateMoments, contributions, refit, rows_of
@@ -67,8 +65,6 @@ class Reshaping:
         self.all_blocks, self.numbers = found[1], [number - 1 for number in kept]
         self.blocks: list[Any] = [found[1][number] for number in self.numbers]
         self.few = sampled_tokens(source, texts, TEXTS, TOKENS, ALL_TOKENS, LEAST)
-        self._batches = functools.partial(token_batches, source, self.few, TOKENS)
-        self.prompt = default_prompt(source)
 
     def apply(self, state: dict[str, Tensor], config: Any) -> None:
         """Cut the tensors of the kept blocks, under their new numbers, and the tables; both in place."""
@@ -91,14 +87,12 @@ class Reshaping:
         assert rank is not None
         use, lengths = self._count(config.vocab_size, config.max_position_embeddings)
         norm = state["embeddings.LayerNorm.weight"], state["embeddings.LayerNorm.bias"], config.layer_norm_eps
-        narrow = factorise(tables(state), norm, rank, use, lengths)
-        state |= {
-            "embeddings.word_embeddings.weight": narrow.words,
-            "embeddings.position_embeddings.weight": narrow.positions,
-            "embeddings.token_type_embeddings.weight": narrow.types,
-            "embeddings.LayerNorm.weight": torch.ones(rank),
-            "embeddings.LayerNorm.bias": torch.zeros(rank),
-        }
+        words, positions, types = (
+            f"embeddings.{part}_embeddings.weight" for part in ("word", "position", "token_type")
+        )
+        narrow = factorise((state[words], state[positions], state[types]), norm, rank, use, lengths)
+        state |= {words: narrow.words, positions: narrow.positions, types: narrow.types}
+        state |= {"embeddings.LayerNorm.weight": torch.ones(rank), "embeddings.LayerNorm.bias": torch.zeros(rank)}
         if "embeddings_project.weight" in state:  # the source's table was narrow already
             # The state is where the model is, and as it is; what is fitted is float32 on the CPU.
             before, end = (state[f"embeddings_project.{part}"].to(narrow.weight) for part in ("weight", "bias"))
@@ -109,7 +103,7 @@ class Reshaping:
 
     def _count(self, pieces: int, positions: int) -> tuple[Tensor, Tensor]:
         """Use of each piece [N], and tokens of each text [T]."""
-        sample = [split_pair(self.prompt + text) for text in sampled(self.texts, COUNTED)]
+        sample = [split_pair(default_prompt(self.source) + text) for text in sampled(self.texts, COUNTED)]
         rows = self.tokenizer(sample, truncation=True, max_length=positions)["input_ids"]
         ids = torch.tensor([index for row in rows for index in row])
         return torch.bincount(ids, minlength=pieces).double(), torch.tensor([len(row) for row in rows])
@@ -202,10 +196,7 @@ class Reshaping:
             # Longformer pads further, at the end.
             return lambda _module, args: seen.add(args[0][:, : self._mask.shape[1]][self._mask])
 
-        with hooked(
-            [layer.register_forward_pre_hook(watch(seen)) for layer, seen in zip(layers, moments, strict=True)]
-        ):
-            self._run()
+        self._run([layer.register_forward_pre_hook(watch(seen)) for layer, seen in zip(layers, moments, strict=True)])
         return moments
 
     def _watch_beside(self, attentions: Sequence[Any], others: Sequence[Any]) -> list[StateMoments]:
@@ -219,19 +210,15 @@ class Reshaping:
 
             return hook
 
-        with hooked(
-            [
-                attention.register_forward_hook(watch(other, seen), with_kwargs=True)
-                for attention, other, seen in zip(attentions, others, moments, strict=True)
-            ]
-        ):
-            self._run()
+        watched = zip(attentions, others, moments, strict=True)
+        self._run([each.register_forward_hook(watch(other, seen), with_kwargs=True) for each, other, seen in watched])
         return moments
 
     @torch.no_grad()
-    def _run(self) -> None:
-        with without_dropout(self.model):
-            for features in self._batches():
+    def _run(self, hooks: Sequence[Any]) -> None:
+        """Let the texts through the model once."""
+        with hooked(hooks), without_dropout(self.model):
+            for features in token_batches(self.source, self.few, TOKENS):
                 self._mask = features["attention_mask"].bool()
                 self.model(**features)
 

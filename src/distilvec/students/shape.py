@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 from torch import nn
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks
+from distilvec.students.electra import as_electra
 
 #: Classes with BERT's arithmetic: learned absolute positions, norms behind attention and feed-forward network.
 ALIKE = ("BertModel", "RobertaModel", "XLMRobertaModel", "CamembertModel", "DistilBertModel", "ElectraModel")
@@ -24,8 +25,9 @@ def is_alike(model: Any) -> bool:
     )
 
 
-class CutSizes(TypedDict, total=False):
-    """Sizes of what is cut besides blocks and pieces; None and what is left out stay whole.
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of what is cut besides blocks and pieces; None = stays whole.
 
     With one of them BERT, RoBERTa, XLM-R and DistilBERT become a stock `ElectraModel`.
 
@@ -37,17 +39,6 @@ class CutSizes(TypedDict, total=False):
         width: numbers of the states of each block, whole heads of them; a linear map behind the pooling leads back to
             the source's space.
     """
-
-    embedding: int | None
-    inner: int | None
-    heads: int | None
-    positions: int | None
-    width: int | None
-
-
-@dataclass(frozen=True)
-class Shape:
-    """`CutSizes`, complete."""
 
     embedding: int | None = None
     inner: int | None = None
@@ -80,20 +71,11 @@ class Kept:
 
 
 def reshapable(model: Any, shape: Shape) -> Any:
-    """The model that the cuts work on: an `ElectraModel` for BERT-like ones, others themselves.
-
-    Raises:
-        DistilvecError: the model has no such part, or it cannot be as small as that.
-    """
-    from distilvec.students.electra import as_electra
-
+    """The model that the cuts work on: an `ElectraModel` for BERT-like ones, others themselves."""
     model = as_electra(model) if is_alike(model) else model
     found = find_blocks(model)
     assert found is not None
     kind, block = type(model).__name__, found[1][0]
-    for name, size in vars(shape).items():
-        if size is not None and size < 1:
-            raise DistilvecError(f"{name} is {size}, and at least 1 has to stay", where=f"shrink.{name}")
     if not is_electra(model):
         for name, instead in (("embedding", "vocabulary"), ("positions", "student.max_length"), ("width", "layers")):
             if getattr(shape, name) is not None:
@@ -166,11 +148,7 @@ class Network:
 
 
 def feed_forward(block: nn.Module, kind: str) -> Network:
-    """The feed-forward network of a block.
-
-    Raises:
-        DistilvecError: it has none whose units can be cut.
-    """
+    """The feed-forward network of a block."""
     named = dict(block.named_modules())
     for inputs, output in (
         ((("intermediate.dense", 1),), "output.dense"),
@@ -196,11 +174,7 @@ def heads_of(model: Any) -> int:
 
 
 def shared_heads(model: Any, block: Any, kind: str) -> int:
-    """Query heads that share keys and values, so that they stay or go together.
-
-    Raises:
-        DistilvecError: the class fixes their width by their number.
-    """
+    """Query heads that share keys and values, so that they stay or go together."""
     if is_electra(model):
         return 1
     attention = getattr(block, "self_attn", None)

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -20,6 +20,7 @@ from distilvec.folders import aside_name, check_model, seal, strangers
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
 from distilvec.modules.pipeline import free_name, side_prompt, width_of
+from distilvec.modules.projection import dense, is_identity
 from distilvec.students.classic import write_classic
 from distilvec.students.load import drop_pooler
 
@@ -33,7 +34,6 @@ def ship(
     student: SentenceTransformer,
     folder: str | Path,
     *,
-    space: Literal["own", "teacher"] = "own",
     teacher_map: nn.Linear | None = None,
     normalize: bool = True,
     beside: Sequence[Callable[[Path], None]] = (),
@@ -43,25 +43,17 @@ def ship(
     Args:
         student: what was trained; an unused pooler is dropped from it.
         folder: where it goes; a model that lies there is replaced, anything else is not.
-        space: `own` saves the student as it is; `teacher` puts the teacher's map behind it, so that its vectors can
-            be compared with the teacher's.
-        teacher_map: linear map [D, d] from the student's space to the teacher's; needed with `teacher`.
+        teacher_map: linear map [D, d] from the student's space to the teacher's, which is put behind it; None = the
+            student as it is.
         normalize: whether vectors in the teacher's space are brought to length 1.
         beside: write into the folder what ships with the student, before the folder appears.
 
     Raises:
-        DistilvecError: a module is neither stock nor brings its code, `teacher_map` is missing or of another width, or
-            the folder holds something that is not a model.
+        DistilvecError: a module is neither stock nor brings its code, `teacher_map` is of another width, or the folder
+            holds something that is not a model.
         EnvironmentProblem: the disk is full or the place cannot be written.
     """
-    if space not in ("own", "teacher"):
-        raise DistilvecError(f'space is "{space}"', remedy='Choose "own" or "teacher".')
-    if space == "teacher":
-        if teacher_map is None:
-            raise DistilvecError(
-                "a student in the teacher's space needs the map that leads there",
-                remedy='Use a method that learns one, or space "own".',
-            )
+    if teacher_map is not None:
         student = in_teacher_space(student, teacher_map, normalize=normalize)
     refuse_foreign(student)
     transformer = find_transformer(student)
@@ -120,8 +112,6 @@ def in_teacher_space(
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Normalize
-
-    from distilvec.modules.projection import dense, is_identity
 
     modules: Any = OrderedDict(student.named_children())
     if modules and isinstance(next(reversed(modules.values())), Normalize):
@@ -188,11 +178,7 @@ def brings_its_code(module: Any) -> bool:
 
 
 def refuse_foreign(student: SentenceTransformer) -> None:
-    """Refuse a student that would ship without the code of one of its modules.
-
-    Raises:
-        DistilvecError: a module is neither stock, nor ours, nor opened from code that came with the model.
-    """
+    """Refuse a student that would ship without the code of one of its modules."""
     # Code that came with a model, and was trusted, goes along with it.
     known = ("sentence_transformers.", "transformers_modules.")
     for name, module in student.named_children():

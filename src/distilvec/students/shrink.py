@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -17,18 +17,16 @@ from distilvec.modules.pipeline import default_prompt, limit_length
 from distilvec.progress import at_work
 from distilvec.students.fit_texts import PassCache
 from distilvec.students.load import can_omit_pooler, drop_pooler, load_student
-from distilvec.students.shape import CutSizes, Kept, Shape, reshapable
+from distilvec.students.narrowing import narrow
+from distilvec.students.reshaping import Reshaping
+from distilvec.students.shape import Kept, Shape, reshapable
+from distilvec.students.vocabulary import PrunedVocabulary, plain_tokenizer, prune_tokenizer
 from distilvec.words import millions
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from distilvec.students.reshaping import Reshaping
-    from distilvec.students.vocabulary import PrunedVocabulary
-
 logger = logging.getLogger(__name__)
-#: What a pruned vocabulary and a report both say of the texts.
-_OF_TEXTS = ("texts_unchanged", "tokens_before", "tokens_after")
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,6 @@ class ShrinkReport:
         layers_before: number of blocks; `layers_kept`: the blocks kept, counted from 1.
         vocabulary_before, vocabulary_after: rows of the token embedding table.
         texts_unchanged: share of the texts that are encoded exactly as before, in [0, 1]; None = not pruned.
-        tokens_before, tokens_after: mean tokens per text without special ones; None = not pruned.
         shape: sizes of what was cut besides.
         kept: how much of the layers' work those cuts keep.
     """
@@ -52,13 +49,8 @@ class ShrinkReport:
     vocabulary_before: int
     vocabulary_after: int
     texts_unchanged: float | None = None
-    tokens_before: float | None = None
-    tokens_after: float | None = None
     shape: Shape = field(default_factory=Shape)
     kept: Kept = field(default_factory=Kept)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def __str__(self) -> str:
         """Return what was kept, a line for each cut."""
@@ -103,9 +95,9 @@ def shrink(
     texts: Iterable[str] | None = None,
     domains: Iterable[int] | None = None,
     seen: PassCache | None = None,
-    **sizes: Unpack[CutSizes],
+    **sizes: int | None,
 ) -> tuple[SentenceTransformer, ShrinkReport]:
-    """A new model with a part of another's blocks, word pieces and widths; the other is left as it is.
+    """A new model with a part of another's blocks, word pieces and widths, and what was kept; the other stays as it is.
 
     Args:
         model: what to shrink: a model, or a folder or hub id to load.
@@ -115,10 +107,7 @@ def shrink(
         texts: what the student will read; needed with all but `layers` and `positions`, read once.
         domains: number of each text's domain or language: `vocabulary` covers each of them alike.
         seen: where what the model gives for the texts is kept for further cuts of the same model, unchanged.
-        sizes: of the table of pieces and of the blocks.
-
-    Returns:
-        The smaller model, and what was kept.
+        sizes: of the table of pieces and of the blocks: embedding, inner, heads, positions and width, see `Shape`.
 
     Raises:
         DistilvecError: no blocks can be found, the choice of blocks is empty, out of range or cannot stand alone
@@ -132,15 +121,16 @@ def shrink(
     kept = choose_layers(layers, len(blocks))
     sample = _texts(texts, vocabulary, shape)
     pruned = None if vocabulary is None else _pruned(source, cut.config, sample, vocabulary, domains)
-    reshaping: Reshaping | None = None
-    if not shape.whole:
-        from distilvec.students.reshaping import Reshaping
-
-        tokenizer = transformer.tokenizer if pruned is None else pruned.tokenizer
-        reshaping = Reshaping(source, cut, kept, shape, sample, tokenizer, seen)
+    tokenizer = transformer.tokenizer if pruned is None else pruned.tokenizer
+    reshaping = None if shape.whole else Reshaping(source, cut, kept, shape, sample, tokenizer, seen)
     smaller = _rebuild(transformer, cut, path, kept, pruned, reshaping)
     result = _with_transformer(source, smaller, pruned)
-    worth = _fit_shape(result, source, shape, sample, seen, reshaping.report if reshaping else Kept())
+    worth = Kept() if reshaping is None else reshaping.report
+    if shape.positions is not None:
+        limit_length(result, shape.positions)
+    if shape.width is not None:
+        narrowed = narrow(result, source, shape.width, sample, seen)
+        worth = replace(worth, states=narrowed.states, vectors=narrowed.vectors)
     report = ShrinkReport(
         parameters_before=parameters(source),
         parameters_after=parameters(result),
@@ -148,9 +138,9 @@ def shrink(
         layers_kept=tuple(kept),
         vocabulary_before=_pieces(transformer.model),
         vocabulary_after=_pieces(smaller),
+        texts_unchanged=None if pruned is None else pruned.texts_unchanged,
         shape=shape,
         kept=worth,
-        **({} if pruned is None else {name: getattr(pruned, name) for name in _OF_TEXTS}),
     )
     told = "the student has %s parameters, cut from a model with %s (poolers not counted)"
     logger.info(told, millions(report.parameters_after), millions(report.parameters_before))
@@ -180,8 +170,6 @@ def _pruned(
     source: SentenceTransformer, config: Any, texts: Sequence[str], vocabulary: int, domains: Iterable[int] | None
 ) -> PrunedVocabulary:
     """The pieces that stay, among them those that the configuration and the default prompt name."""
-    from distilvec.students.vocabulary import prune_tokenizer
-
     transformer: Any = find_transformer(source)
     prompt = transformer.tokenizer(default_prompt(source), add_special_tokens=False)["input_ids"]
     ids, rows = [*_config_ids(config), *prompt], _pieces(transformer.model)
@@ -199,31 +187,10 @@ def _with_transformer(
     if pruned is not None:
         changed.processor = pruned.tokenizer
     elif type(smaller) is not type(transformer.model):
-        from distilvec.students.vocabulary import plain_tokenizer
-
         # A tokenizer is opened by the model's kind where its own class is not named.
         changed.processor = plain_tokenizer(transformer.tokenizer)
     drop_pooler(changed)
     return result
-
-
-def _fit_shape(
-    result: SentenceTransformer,
-    source: SentenceTransformer,
-    shape: Shape,
-    texts: Sequence[str],
-    seen: PassCache,
-    worth: Kept,
-) -> Kept:
-    """Take positions and width from the copy; returns what the blocks keep, with what the narrower ones do."""
-    if shape.positions is not None:
-        limit_length(result, shape.positions)
-    if shape.width is None:
-        return worth
-    from distilvec.students.narrowing import narrow
-
-    narrowed = narrow(result, source, shape.width, texts, seen)
-    return replace(worth, states=narrowed.states, vectors=narrowed.vectors)
 
 
 def _texts(texts: Iterable[str] | None, vocabulary: int | None, shape: Shape) -> Sequence[str]:
@@ -244,9 +211,6 @@ def _texts(texts: Iterable[str] | None, vocabulary: int | None, shape: Shape) ->
 
 def choose_layers(layers: int | Sequence[int] | None, count: int) -> list[int]:
     """Block numbers counted from 1, in order.
-
-    Raises:
-        DistilvecError: no block to keep, or one that there is not.
 
     >>> choose_layers(3, 6), choose_layers([6, 1], 6), choose_layers(None, 2)
     ([1, 4, 6], [1, 6], [1, 2])

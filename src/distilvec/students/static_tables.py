@@ -92,9 +92,6 @@ def count_pieces(tokenizer: Any, texts: Iterable[str], size: int) -> npt.NDArray
     Args:
         tokenizer: a `tokenizers.Tokenizer`.
         texts: read once; a joint item (`corpus.keys.PAIR`) is the pair that it is.
-
-    Raises:
-        DistilvecError: there are no texts.
     """
     counts, seen = np.zeros(size, dtype=np.int64), False
     for chunk in chunks(texts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from distilvec.modules.blocks import find_blocks, find_transformer, token_head
 from distilvec.modules.contents import Contents
 from distilvec.modules.pipeline import default_prompt, puts_into_template, reads_texts, width_of
 from distilvec.modules.text_ids import check_fast
-from distilvec.modules.watch import Seen, attach_watch
+from distilvec.modules.watch import Seen, Watch
 from distilvec.students.output import StudentInfo, StudentOutput
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class StudentTap:
 
     Args:
         student: a plain sentence-transformers model: a transformer with pooling, or static embeddings; or one that
-            writes (`modules.writer`).
+            writes (`modules.causal`).
 
     Attributes:
         info: what a method may know of the student.
@@ -56,7 +57,13 @@ class StudentTap:
         if tokenizer is not None and reads_texts(student):
             # Now, not when the teachers have read the corpus.
             check_fast(tokenizer, student_name(student))
-            _refuse_template(student)
+            if puts_into_template(student):  # training reads what the tokenizer alone gives
+                raise DistilvecError(
+                    "this student puts every text into the chat template of its tokenizer",
+                    where=student_name(student),
+                    remedy='Take "message" out of modality_config in its sentence_bert_config.json, and it reads plain '
+                    "texts.",
+                )
         if modules and isinstance(modules[-1], Normalize):
             modules = modules[:-1]
         self._modules = modules
@@ -65,7 +72,8 @@ class StudentTap:
         found = find_blocks(transformer.model) if transformer is not None else None
         self._watch = None
         if transformer is not None and found is not None and self._pooling is not None:
-            self._watch = attach_watch(self, transformer.model, found[1])
+            self._watch = Watch(transformer.model, found[1])
+            weakref.finalize(self, self._watch.remove)
         prompt = default_prompt(student)
         self._contents = Contents(getattr(transformer, "tokenizer", None), prompt)
         width = width_of(modules)
@@ -101,9 +109,8 @@ class StudentTap:
             attention: layers, 1 to L, whose attention maps are wanted.
 
         Returns:
-            embedding [V, B, d]; layers [V, L, B, pooled]; tokens layer -> [V, B, S, hidden]; attention layer ->
-            [V, B, S, S] float32, averaged over heads, before dropout; mask and content bool [B, S] (None for static
-            students). The states of layer L are the model's last hidden states, after its final norm where it has one.
+            What was asked for; no masks of static students. Attention is float32, before dropout. The states of layer
+            L are the model's last hidden states, after its final norm where it has one.
 
         Raises:
             DistilvecError: where layers, tokens or attention are asked of a student that cannot give them.
@@ -112,7 +119,7 @@ class StudentTap:
         features = dict(features)
         special = features.pop("special_tokens_mask", None)
         mask, content = self.masks(features, special)
-        rows = self._repeat(features, views)
+        rows = getattr(self._modules[0], "repeat", _repeat)(features, views)  # of V * B items, view by view
         given = set(rows)
         pooled: Tensor | None = None
         with self._watching(bool(layers or tokens), attention) as seen:
@@ -140,11 +147,6 @@ class StudentTap:
                 and value.shape[:1] == embedding.shape[:1]
             },
         )
-
-    def _repeat(self, features: dict[str, Any], views: int) -> dict[str, Any]:
-        """Features of B items -> of V * B, view by view."""
-        own = getattr(self._modules[0], "repeat", None)
-        return own(features, views) if own is not None and views > 1 else _repeat(features, views)
 
     def _watching(self, states: bool, maps: Sequence[int]) -> contextlib.AbstractContextManager[Seen]:
         if self._watch is None or not (states or maps):
@@ -195,16 +197,6 @@ class StudentTap:
                 where=name,
                 remedy="Load the student with unpad_inputs=False.",
             )
-
-
-def _refuse_template(student: SentenceTransformer) -> None:
-    """Refuse a student of texts that puts them into a chat template: training reads what its tokenizer alone gives."""
-    if puts_into_template(student):
-        raise DistilvecError(
-            "this student puts every text into the chat template of its tokenizer",
-            where=student_name(student),
-            remedy='Take "message" out of modality_config in its sentence_bert_config.json, and it reads plain texts.',
-        )
 
 
 _OF_POOLING = ("attention_mask", "prompt_length", "answer_mask")

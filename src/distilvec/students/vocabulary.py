@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 
 from distilvec.alignment.loading import unlimited
@@ -32,17 +34,12 @@ class PrunedVocabulary:
     Attributes:
         tokenizer: a transformers tokenizer.
         kept_ids: int64 [n], the old id of every new id.
-        texts_unchanged: share of the texts that are encoded exactly as before, in [0, 1].
-        tokens_before, tokens_after: mean tokens per text without special ones.
-
-    The last three are taken on a sample of at most 10,000 texts.
+        texts_unchanged: share of the texts that are encoded exactly as before, in [0, 1], of at most 10,000.
     """
 
     tokenizer: Any
     kept_ids: Tensor
     texts_unchanged: float
-    tokens_before: float
-    tokens_after: float
 
 
 def prune_tokenizer(
@@ -92,26 +89,16 @@ def prune_tokenizer(
     use.count(texts, domains)
     required = _required(spec, pieces, use.counts) | {index for index in keep_ids if index in pieces}
     kept = _choose(spec, pieces, use.counts, required, vocabulary)
-    order = _compact(kept, backend)
+    # Pieces of the model, then added tokens, as the library numbers them.
+    in_model = set(backend.get_vocab(with_added_tokens=False).values())
+    order = sorted(kept & in_model) + sorted(kept - in_model)
     reduced = _reduced(spec, pieces, order)
-    unchanged, before, after = use.compare(reduced, order)
-    return PrunedVocabulary(
-        tokenizer=_wrap(reduced, tokenizer),
-        kept_ids=torch.tensor(order, dtype=torch.long),
-        texts_unchanged=unchanged,
-        tokens_before=before,
-        tokens_after=after,
-    )
+    kept_ids = torch.tensor(order, dtype=torch.long)
+    return PrunedVocabulary(_wrap(reduced, tokenizer), kept_ids, use.unchanged(reduced, order))
 
 
 def _reduced(spec: dict[str, Any], pieces: dict[int, str], order: list[int]) -> Any:
-    """The tokenizer with these pieces alone, in this order.
-
-    Raises:
-        DistilvecError: its pieces do not keep the ids that they are given.
-    """
-    from tokenizers import Tokenizer
-
+    """The tokenizer with these pieces alone, in this order."""
     reduced = Tokenizer.from_str(json.dumps(_reduce(spec, order)))
     if reduced.get_vocab(with_added_tokens=True) != {pieces[old]: new for new, old in enumerate(order)}:
         raise DistilvecError(
@@ -121,11 +108,7 @@ def _reduced(spec: dict[str, Any], pieces: dict[int, str], order: list[int]) -> 
 
 
 def plain_backend(tokenizer: Any) -> Any:
-    """A copy of a tokenizer's `tokenizers.Tokenizer` that neither pads nor truncates, as saved ones do.
-
-    Raises:
-        DistilvecError: the tokenizer is written in Python.
-    """
+    """A copy of a tokenizer's `tokenizers.Tokenizer` that neither pads nor truncates, as saved ones do."""
     check_fast(tokenizer)
     return unlimited(getattr(tokenizer, "backend_tokenizer", tokenizer))
 
@@ -161,15 +144,11 @@ class _Use:
             elif (place := self._draw.randrange(self._seen)) < _SAMPLE:
                 self.sample[place] = text
 
-    def compare(self, reduced: Any, order: list[int]) -> tuple[float, float, float]:
-        """Share of the sample encoded as before, and mean tokens per text before and after."""
-        same, before, after = 0, 0, 0
-        for chunk in chunks(self.sample):
-            for old, new in zip(encode(self.backend, chunk), encode(reduced, chunk), strict=True):
-                same += old == [order[index] for index in new]
-                before, after = before + len(old), after + len(new)
-        count = len(self.sample)
-        return same / count, before / count, after / count
+    def unchanged(self, reduced: Any, order: list[int]) -> float:
+        """Share of the sample that is encoded as before."""
+        pairs = ((encode(self.backend, chunk), encode(reduced, chunk)) for chunk in chunks(self.sample))
+        same = (old == [order[index] for index in new] for both in pairs for old, new in zip(*both, strict=True))
+        return sum(same) / len(self.sample)
 
 
 def encode(backend: Any, texts: list[str]) -> list[list[int]]:
@@ -195,8 +174,6 @@ def _required(spec: dict[str, Any], pieces: dict[int, str], counts: np.ndarray) 
     required |= set(_processor_ids(spec["post_processor"]))
     names = [model.get("unk_token"), *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
     if "ByteLevel" in json.dumps([spec["pre_tokenizer"], spec["normalizer"]]):
-        from tokenizers.pre_tokenizers import ByteLevel
-
         names += ByteLevel.alphabet()
     characters = set(string.printable) - set(string.whitespace)
     for index in np.flatnonzero(counts.sum(0)):
@@ -281,12 +258,6 @@ def _ranked(spec: dict[str, Any], pieces: dict[int, str], kept: set[int]) -> Ite
         index = ids.get(left + right.removeprefix(prefix))
         if index is not None and index not in kept and {ids.get(left), ids.get(right)} <= kept:
             yield index
-
-
-def _compact(kept: set[int], backend: Any) -> list[int]:
-    """Old ids in the order of the new ones: pieces of the model, then added tokens, as the library numbers them."""
-    in_model = set(backend.get_vocab(with_added_tokens=False).values())
-    return sorted(kept & in_model) + sorted(kept - in_model)
 
 
 def _reduce(spec: dict[str, Any], order: list[int]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def batch_invariance(
     if tolerance is None:  # services answer in half precision, and not always the same
         tolerance = 1e-3 if can.paid else tolerance_of(card.dtype)
     if can.made:
-        return InvarianceReport(True, 0.0, tolerance, "", "")
+        return InvarianceReport(True, 0.0, tolerance, "")
     if items is not None:
         return probe_items(teacher.together, list(items)[:12], tolerance=tolerance, dtype=card.dtype, gaps=can.gaps)
     remedy = "It gives a text another vector when others stand beside it. Set batch_size to 1."

@@ -1,14 +1,13 @@
-"""Negative log-likelihoods of Gaussians, with the constant."""
+"""Negative log-likelihoods of Gaussians, with the constant, and of classes."""
 
 from __future__ import annotations
 
 import math
 
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from distilvec.precision import full_precision
-
-__all__ = ["gaussian_nll", "triangular_gaussian_nll"]
 
 _LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -45,3 +44,22 @@ def triangular_gaussian_nll(target: Tensor, mean: Tensor, factor: Tensor) -> Ten
     log_determinant = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     constant = 0.5 * _LOG_TWO_PI * factor.shape[-1]
     return constant + 0.5 * residual.squeeze(-2).square().sum(-1) - log_determinant
+
+
+@full_precision
+def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of the two softmaxes at the temperature, in nats.
+
+    Neither multiplied by temperature^2 nor reduced by the teacher's entropy, so that its least value is that
+    entropy.
+
+    Args:
+        student, teacher: logits [N, C].
+        temperature: > 0.
+
+    Returns:
+        [N], >= 0.
+
+    Source: Hinton et al. 2015, section 2.
+    """
+    return cross_entropy(student / temperature, (teacher / temperature).softmax(-1), reduction="none")
