@@ -17,19 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    Wanted,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Method, Needs, Sample, Term, WantedOfStudent
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals, Wanted
 
 
 class Holder(Method):

@@ -11,18 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distilvec.errors import DistilvecError
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Options,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-)
+from distilvec.methods.base import Batch, Method, Needs, Options, Term
 from distilvec.methods.tokens.base import has_task
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
 
 class SFTOptions(Options):

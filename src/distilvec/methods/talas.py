@@ -23,19 +23,9 @@ from torch import Tensor, nn
 from distilvec.errors import DistilvecError
 from distilvec.functional import cosine_distance, relation_matrix
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Options,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Method, Needs, Options, Sample, Term, WantedOfStudent
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
 
 class TALASOptions(Options):

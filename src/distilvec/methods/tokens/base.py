@@ -12,20 +12,12 @@ from typing import ClassVar, Literal, cast
 from torch import Tensor, nn
 
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Needs,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    Wanted,
-)
+from distilvec.methods.base import Batch, Needs, Sample, Term
 from distilvec.methods.projected import PerTeacher
 from distilvec.methods.tokens import class_logits, next_tokens
 from distilvec.methods.tokens.maps import Sides
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals, Wanted
 
 Form = Literal["auto", "logits", "embedding"]
 FORM = "on class logits, on token states, or auto: logits where there is a task, token states where there is none [S]"

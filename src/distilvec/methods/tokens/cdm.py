@@ -36,21 +36,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Needs,
-    Options,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    Wanted,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Needs, Options, Term, WantedOfStudent
 from distilvec.methods.tokens import next_tokens, pairs
 from distilvec.methods.tokens.base import ALPHA, EMBEDDING_INSTEAD, FORM, Form, TokenMethod
 from distilvec.methods.tokens.maps import ERROR, Error, Sides, unit_error
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals, Wanted
 
 
 class CDMOptions(Options):

@@ -28,24 +28,14 @@ from torch import nn
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Needs,
-    Options,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    Wanted,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Needs, Options, Sample, Term, WantedOfStudent
 from distilvec.methods.tokens import pairs
 from distilvec.methods.tokens.base import TokenMethod
 from distilvec.methods.tokens.dynamic_cka import PAIRS, DynamicCKA
 from distilvec.methods.tokens.experts import Expert, ExpertLosses
 from distilvec.methods.tokens.maps import FixedMap, Sides
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals, Wanted
 
 if TYPE_CHECKING:
     from distilvec.modules.expert_head import ExpertHead

@@ -37,25 +37,15 @@ from torch.nn import functional
 from distilvec.errors import DistilvecError
 from distilvec.functional import normalize
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Needs,
-    Options,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    Wanted,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Needs, Options, Sample, Term, WantedOfStudent
 from distilvec.methods.tokens import class_logits, dual_space, pairs
 from distilvec.methods.tokens.base import ALPHA, TokenMethod
 from distilvec.methods.tokens.dual_space import products
 from distilvec.methods.tokens.maps import ERROR, Error, FixedMap, Sides, unit_error
 from distilvec.modules.blocks import token_head
 from distilvec.modules.projection import RIDGES, projection, validated_ridge
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals, Wanted
 
 logger = logging.getLogger(__name__)
 

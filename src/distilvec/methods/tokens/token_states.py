@@ -18,20 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    Wanted,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Method, Needs, Sample, Term, WantedOfStudent
 from distilvec.methods.tokens import pairs
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals, Wanted
 
 _MODE = "strict"
 _REMEDY = "Cut the student out of its teacher (shrink), or leave token_states out."
