@@ -69,8 +69,7 @@ def resolve(name: str) -> type[Method]:
     """
     if name in TABLE:
         module, _, attribute = TABLE[name].partition(":")
-        method: type[Method] = getattr(import_module(module), attribute)
-        return method
+        return getattr(import_module(module), attribute)
     if ":" in name:
         from distilvec.methods.own import find_method
 
@@ -117,11 +116,7 @@ def build_options(name: str, mapping: Mapping[str, Any]) -> Options:
 
 
 def build_method(name: str, options: Mapping[str, Any]) -> Method:
-    """A method with validated options, not built yet.
-
-    Raises:
-        DistilvecError: as `build_options`.
-    """
+    """A method with validated options, not built yet; refuses what `build_options` does."""
     return resolve(name)(build_options(name, options))
 
 
@@ -163,14 +158,13 @@ def show_methods() -> str:
         try:
             cls = resolve(name)
             told = [cls.summary, f"needs {_asks_for(cls)}" + (f"; {cls.paper}" if cls.paper else "")]
-        except EnvironmentProblem as problem:  # a third party's; the others are to be seen nevertheless
-            told = ["cannot be used", str(problem)]
-        except Exception as problem:  # what else a third party's class raises
+        except Exception as problem:  # of a third party's; the others are to be seen nevertheless
             if name in TABLE:
                 raise
             from distilvec.methods.own import said
 
-            told = ["cannot be used", f"method {name} ({path}): {said(problem)}"]
+            place = "" if isinstance(problem, EnvironmentProblem) else f"method {name} ({path}): "
+            told = ["cannot be used", place + said(problem)]
         lines.append(f"{name:<{width}}  {told[0]}\n{'':<{width}}  {told[1]}")
     return "\n".join(lines)
 

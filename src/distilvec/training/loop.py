@@ -244,8 +244,7 @@ class Loop:
         with self.synchronised(last):
             result = self.forward(inputs)
             self.backward(result["loss"] * share)
-        loss: Tensor = result["loss"].detach()
-        return loss
+        return result["loss"].detach()
 
     def forward(self, inputs: dict[str, Any], *, perturbed: bool = False) -> dict[str, Any]:
         """One forward of the distiller.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from distilvec.optim import SharpnessAware, domain_ascent
+from distilvec.optim import domain_ascent
 from distilvec.optim.sharpness import local
 from distilvec.training.distributed import any_rank, gather_rows
 from distilvec.training.generators import generators, set_generators
@@ -20,20 +19,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Steps(Protocol):
-    """The part of the `Loop` that a step uses."""
-
-    model: nn.Module
-    distiller: Any
-    optimizer: Any
-    sums: Any
-
-    def plain_step(self, inputs: dict[str, Any], share: float, *, last: bool) -> Tensor: ...
-    def forward(self, inputs: dict[str, Any], *, perturbed: bool = False) -> dict[str, Any]: ...
-    def backward(self, loss: Tensor) -> None: ...
-    def synchronised(self, on: bool) -> AbstractContextManager[None]: ...
-
-
 class SharpStep:
     """Leaves the gradients of a sharpness-aware step on the parameters of a `Loop`'s model.
 
@@ -42,11 +27,11 @@ class SharpStep:
     micro-batches of an optimiser step are kept, and the ascent follows the gradient of all of them.
 
     Args:
-        loop: whose forward and backward are used, and whose optimiser is `SharpnessAware`.
+        loop: a `Loop`, whose forward and backward are used, and whose optimiser is `SharpnessAware`.
         section: how the recipe wants it.
     """
 
-    def __init__(self, loop: Steps, section: SharpnessSection) -> None:
+    def __init__(self, loop: Any, section: SharpnessSection) -> None:
         self.loop, self.fresh_dropout = loop, section.fresh_dropout
         self.per_batch, self.local = section.per == "batch", section.ascent == "local"
         weight = 0.1 if section.domains is None else section.domains
@@ -57,7 +42,6 @@ class SharpStep:
     def __call__(self, inputs: dict[str, Any], share: float, *, last: bool) -> Tensor:
         """`Loop.micro_step` with two passes; returns the unperturbed loss."""
         loop, optimizer = self.loop, self.loop.optimizer
-        assert isinstance(optimizer, SharpnessAware)
         if optimizer.rho == 0 or optimizer.count % optimizer.every:
             return loop.plain_step(inputs, share, last=last)
         if not self.window:

@@ -93,13 +93,13 @@ class TokenMethod(PerTeacher):
         self.suffixes, self.shares = parts.names("", teachers), parts.shares(teachers, 1 - self.simcse_weight)
         self.heads, self.standardize, self.maps = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         sides = [Sides(student, teacher, index, sample) for index, teacher in enumerate(teachers)]
-        {"next": self.build_next, "logits": self.build_logits, "states": self.build_states}[form](sides)
+        if form == "next":
+            self.build_next(sides)
+        elif form == "states":
+            self.build_states(sides)
 
     def build_next(self, every: Sequence[Sides]) -> None:
         """Create what the form on the next token trains. Default: nothing."""
-
-    def build_logits(self, every: Sequence[Sides]) -> None:
-        """Create what the form on class logits trains. Default: nothing."""
 
     def build_states(self, every: Sequence[Sides]) -> None:
         """Create what the form on states trains."""

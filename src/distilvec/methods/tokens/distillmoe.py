@@ -307,7 +307,4 @@ class DistillMoE(TokenMethod):
         return terms
 
     def compare_states(self, index: int, student: StudentOutput, signals: TeacherSignals, _: Batch) -> dict[str, Term]:
-        if not self.dynamic_cka:
-            return {}
-        found: dict[str, Term] = self.dynamic_cka[index](student, signals, 1 - self.options.moe_weight)
-        return found
+        return self.dynamic_cka[index](student, signals, 1 - self.options.moe_weight) if self.dynamic_cka else {}

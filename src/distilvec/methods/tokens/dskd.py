@@ -171,8 +171,7 @@ class DSKD(TokenMethod):
                 self.class_heads[str(sides.number)] = ClassHead(sides.sample, sides.number)
 
     def compare_next(self, index: int, student: StudentOutput, signals: TeacherSignals, _: Batch) -> dict[str, Term]:
-        found: dict[str, Term] = self.spaces[index](student, signals, self.student_head)
-        return found
+        return self.spaces[index](student, signals, self.student_head)
 
     def compare_states(
         self, index: int, student: StudentOutput, signals: TeacherSignals, batch: Batch

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from distilvec.errors import DistilvecError
 from distilvec.functional import cosine_distance, expert_similarity, gate_floor_penalty, info_nce, margin_gap
 from distilvec.methods import parts
 from distilvec.methods.base import Batch, StudentOutput, TeacherInfo, TeacherSignals, Term
@@ -75,10 +74,10 @@ class ExpertLosses(nn.Module):
         options, count = self.options, len(self.names)
         outputs = student.embedding.unsqueeze(-2).expand(*student.embedding.shape[:-1], count, -1)
         if options.head:
-            outputs = _extra(student, "expert_outputs")
+            outputs = parts.given(student.extras.get("expert_outputs"), "the expert head of attach(student)")
         losses = self._losses(outputs, teachers, batch)  # [V, B, E]
         known = torch.stack([one.present for one in teachers], -1).repeat_interleave(len(self.experts), -1)  # [B, E]
-        gate = _extra(student, "gate").float() if options.head else None
+        gate = student.extras["gate"].float() if options.head else None
         values = self._weighted(losses, known, gate)
         terms = {"moe": parts.counted(values, known.any(-1), weight)}
         for place, name in enumerate(self.names):
@@ -141,12 +140,3 @@ class ExpertLosses(nn.Module):
             level = compared.sum((0, 1)) / seen.sum((0, 1)).clamp_min(1)
             compared = compared / level.clamp_min(1e-6)
         return values + ((gate - gate.detach()) * compared).sum(-1)
-
-
-def _extra(student: StudentOutput, name: str) -> Tensor:
-    if name not in student.extras:
-        raise DistilvecError(
-            f'the student gives no "{name}", which its expert head should leave behind',
-            remedy="Call attach(student) before training.",
-        )
-    return student.extras[name]

@@ -72,15 +72,9 @@ def needs(method: str, teachers: Sequence[TeacherInfo], positions: Positions = "
 
 
 def compared(student: StudentOutput, signals: TeacherSignals, positions: Positions = "ends") -> Compared:
-    """Both sides, at the places that are compared.
-
-    Raises:
-        DistilvecError: a side said nothing of the next token.
-    """
-    logits = student.extras.get("next_logits")
-    if logits is None or not signals.next:
-        side = "student" if logits is None else "teacher"
-        raise DistilvecError(f"a batch came without the next token's distributions of the {side}")
+    """Both sides, at the places that are compared."""
+    logits = parts.given(student.extras.get("next_logits"), "the student's logits of the next token")
+    parts.given(signals.next or None, "what the teacher expects next")
     places = _places(student, signals, positions)
     theirs = {name: take_rows(signals.next[name], places.teacher) for name in ("ids", "logs")}
     rest = signals.next["rest"].gather(1, places.teacher)
