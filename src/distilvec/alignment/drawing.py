@@ -240,11 +240,7 @@ def align_command(
 
 
 def save_figure(drawn: DrawnText, file: Path) -> None:
-    """Write the picture as the kind that the file's ending names.
-
-    Raises:
-        EnvironmentProblem: the file cannot be written.
-    """
+    """Write the picture as the kind that the file's ending names."""
     import matplotlib
 
     look: Any = {

@@ -72,9 +72,6 @@ class Combined(Holder):
     Args:
         methods: at least one, and no two of one name.
         weights: of their terms, > 0.
-
-    Raises:
-        DistilvecError: two have the same name.
     """
 
     def __init__(self, methods: Sequence[Method], weights: Sequence[float]) -> None:

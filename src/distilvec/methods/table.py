@@ -125,9 +125,6 @@ def build_methods(entries: Sequence[Mapping[str, Any]]) -> Method:
 
     Args:
         entries: each with `name`, options, and perhaps `weight`, 1 without.
-
-    Raises:
-        DistilvecError: as `build_options` and `together`.
     """
     options = [{key: value for key, value in each.items() if key not in ("name", "weight")} for each in entries]
     methods = [build_method(entry["name"], own) for entry, own in zip(entries, options, strict=True)]

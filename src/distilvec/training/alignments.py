@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from distilvec.alignment import Aligner
 from distilvec.alignment.pieces import ENDS, end_pairs, spelt
+from distilvec.errors import DistilvecError
 from distilvec.modules.text_ids import id_count
 from distilvec.store.files import disk_problems
+from distilvec.training.items import PreparedCorpus
 from distilvec.training.row_numbers import Place, Ragged, beside, whole_table, writing
 
 if TYPE_CHECKING:
@@ -48,7 +50,11 @@ class TeacherTokens:
 
 
 def align_corpus(
-    tokens: TokenizedCorpus, teacher: TeacherTokens, rows: np.ndarray, modes: Sequence[str], folder: Path
+    tokens: TokenizedCorpus | PreparedCorpus,
+    teacher: TeacherTokens,
+    rows: np.ndarray,
+    modes: Sequence[str],
+    folder: Path,
 ) -> dict[str, Ragged]:
     """Align rows of a corpus in all modes, or reuse what equal tokenizers left in `folder`.
 
@@ -61,6 +67,12 @@ def align_corpus(
     Returns:
         mode -> int32 pairs (student position, teacher position) of each row, positions in the texts without padding.
     """
+    if isinstance(tokens, PreparedCorpus):
+        raise DistilvecError(
+            "this method aligns tokens, and the student's items have none",
+            where="method",
+            remedy="Choose a method on sentence vectors (`distilvec methods`).",
+        )
     digest = hashlib.blake2b(_CONTENTS, digest_size=8)
     for text in (tokens.name, teacher.fingerprint, str(teacher.limit), *teacher.vocabulary):
         digest.update(text.encode() + b"\0")

@@ -36,9 +36,6 @@ def join(training: TrainingSection, folder: Path, begun: str | None = None) -> A
     Args:
         folder: where trackers that write files have them.
         begun: `mixed_precision` of the checkpoint to go on from; it holds where the recipe names none.
-
-    Raises:
-        EnvironmentProblem: a precision that the device lacks.
     """
     from accelerate import Accelerator, PartialState
     from accelerate.state import AcceleratorState

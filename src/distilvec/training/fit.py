@@ -301,11 +301,7 @@ def _train(loop: Loop, checkpoint: Path | None) -> None:
 
 @contextlib.contextmanager
 def gradient_checkpointing(student: SentenceTransformer, *, on: bool) -> Iterator[None]:
-    """While the block runs, what the student's blocks compute is computed again in the backward pass.
-
-    Raises:
-        DistilvecError: the student has no blocks that can do so.
-    """
+    """While the block runs, what the student's blocks compute is computed again in the backward pass."""
     if not on:
         yield
         return

@@ -79,11 +79,7 @@ def share_room(tokens: Any, _: int) -> None:
 
 
 def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> TokenizedCorpus | PreparedCorpus:
-    """Return what the student reads of a corpus: token ids, made once and kept in a file, or prepared items.
-
-    Raises:
-        DistilvecError: the student reads another kind of item than the corpus has.
-    """
+    """Return what the student reads of a corpus: token ids, made once and kept in a file, or prepared items."""
     check_items(student, corpus.kind, "student")
     if corpus.kind.tokenized or corpus.modality not in item_kinds(student):
         return TokenizedCorpus.build(student, corpus.texts, len(corpus), cache, corpus.fingerprint)
@@ -103,11 +99,7 @@ def check_items(model: SentenceTransformer, kind: Kind, where: str) -> None:
 
 
 def bytes_of(item: Any) -> int:
-    """Size of arrays or tensors, of numbers, and of tuples, lists and dictionaries of them; None has none.
-
-    Raises:
-        DataError: it is something else.
-    """
+    """Size of arrays or tensors, of numbers, and of tuples, lists and dictionaries of them; None has none."""
     if hasattr(item, "nbytes"):
         return int(item.nbytes)
     if isinstance(item, dict):

@@ -96,11 +96,7 @@ class RunLog:
         write_text(file, "".join(line + "\n" for line in kept))
 
     def open_trackers(self, training: TrainingSection, optimizer: OptimizerSection) -> None:
-        """Begin the run in every tracker, with the recipe's values.
-
-        Raises:
-            EnvironmentProblem: a tracker refuses; an address or a login may be missing.
-        """
+        """Begin the run in every tracker, with the recipe's values."""
         values = {**optimizer.model_dump(exclude={"sharpness"}), **training.model_dump()}
         plain = {name: value for name, value in values.items() if isinstance(value, bool | int | float | str)}
         named = {"wandb": "name", "trackio": "name", "mlflow": "run_name"}

@@ -106,9 +106,6 @@ def whole_state(optimizer: torch.optim.Optimizer, folder: Path) -> dict[str, Any
 
     Args:
         folder: for these files; the checkpoint is written from them.
-
-    Raises:
-        EnvironmentProblem: they cannot be written.
     """
     state: dict[str, Any] = optimizer.state_dict()
     numbers = count()

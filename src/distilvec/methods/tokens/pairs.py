@@ -81,11 +81,7 @@ def matching_layer(student: StudentInfo, teacher: TeacherInfo, layer: int, rule:
 
 
 def last_layers(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> tuple[int, tuple[int, ...]]:
-    """The last block of the student and of every teacher.
-
-    Raises:
-        DistilvecError: a model whose token states cannot be seen.
-    """
+    """The last block of the student and of every teacher."""
     check_layers(method, student, teachers, 1)
     return depth(student), tuple(depth(one) for one in teachers)
 

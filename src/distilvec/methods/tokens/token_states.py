@@ -94,11 +94,7 @@ def _reach(student: StudentInfo, teacher: TeacherInfo) -> int:
 
 
 def _map_behind_pooling(student: Any) -> nn.Linear:
-    """The linear map that takes a student's pooled vectors, and its token states alike, to another space.
-
-    Raises:
-        DistilvecError: what stands behind the pooling is something else.
-    """
+    """The linear map that takes a student's pooled vectors, and its token states alike, to another space."""
     from sentence_transformers.base.modules import Dense
     from sentence_transformers.sentence_transformer.modules import Pooling
 
@@ -118,11 +114,7 @@ def _map_behind_pooling(student: Any) -> nn.Linear:
 
 
 def _axes(student: StudentInfo, teacher: TeacherInfo) -> Tensor:
-    """[d, k], or empty where the teacher's token states are whole.
-
-    Raises:
-        DistilvecError: the teacher's token states are narrower, and not because a store keeps them on axes.
-    """
+    """[d, k], or empty where the teacher's token states are whole."""
     axes, width = teacher.axes.get(pairs.depth(teacher)), _reach(student, teacher)
     whole = teacher.hidden if axes is None else len(axes)
     if whole != width:
