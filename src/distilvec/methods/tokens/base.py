@@ -143,8 +143,8 @@ class TokenMethod(PerTeacher):
 
     @property
     def weight(self) -> float:
-        """Weight of the term on class logits or the next token."""
-        return 1.0
+        """Weight of the term on class logits or the next token: the constant of that name, if there is one."""
+        return float(getattr(self.options.fixed, "weight", 1.0))
 
     def compare_states(
         self, index: int, student: StudentOutput, signals: TeacherSignals, batch: Batch
