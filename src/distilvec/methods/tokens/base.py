@@ -12,9 +12,9 @@ from typing import ClassVar, Literal, cast
 from torch import Tensor, nn
 
 from distilvec.methods import parts
-from distilvec.methods.base import Batch, Needs, Sample, Term
+from distilvec.methods.base import Batch, Needs, Sample, Term, WantedOfStudent
 from distilvec.methods.projected import PerTeacher
-from distilvec.methods.tokens import class_logits, next_tokens
+from distilvec.methods.tokens import class_logits, next_tokens, pairs
 from distilvec.methods.tokens.maps import Sides
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.teachers.signals import TeacherInfo, TeacherSignals, Wanted
@@ -84,8 +84,10 @@ class TokenMethod(PerTeacher):
         return needs._replace(student=needs.student._replace(views=2), coupled=True)
 
     def needs_of_states(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        """Say what the form on states needs, SimCSE left out."""
-        raise NotImplementedError
+        """Say what the form on states needs, SimCSE left out. Default: the last states, and pairs of equal tokens."""
+        own, theirs = pairs.last_layers(self.name, student, teachers)
+        wanted = tuple(Wanted(tokens=(layer,), alignment=("strict",)) for layer in theirs)
+        return Needs(WantedOfStudent(tokens=(own,)), wanted, sentence=False)
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.chosen = form = self.form(student)

@@ -29,6 +29,7 @@ sentence term has a map of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -36,12 +37,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from distilvec.methods import parts
-from distilvec.methods.base import Batch, Needs, Options, Term, WantedOfStudent
+from distilvec.methods.base import Batch, Needs, Options, Term
 from distilvec.methods.tokens import next_tokens, pairs
 from distilvec.methods.tokens.base import ALPHA, EMBEDDING_INSTEAD, FORM, Form, TokenMethod
 from distilvec.methods.tokens.maps import ERROR, Error, Sides, unit_error
 from distilvec.students.output import StudentInfo, StudentOutput
-from distilvec.teachers.signals import TeacherInfo, TeacherSignals, Wanted
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
 
 class CDMOptions(Options):
@@ -104,16 +105,14 @@ class CDM(TokenMethod):
 
     def needs_of_states(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options
-        needs = Needs(sentence=options.sentence_weight > 0)
+        sentence = options.sentence_weight > 0
         if not options.token_weight:
-            return needs
+            return Needs(sentence=sentence)
         modes = ["strict"] if options.aggregate == "strict" or options.init == "ridge" else []
         modes += ["full"] if options.aggregate == "path" else []
-        last, layers = pairs.last_layers(self.name, student, teachers)
-        return needs._replace(
-            student=WantedOfStudent(tokens=(last,)),
-            teachers=tuple(Wanted(tokens=(layer,), alignment=tuple(modes)) for layer in layers),
-        )
+        needs = super().needs_of_states(student, teachers)
+        wanted = tuple(replace(one, alignment=tuple(modes)) for one in needs.teachers)
+        return needs._replace(teachers=wanted, sentence=sentence)
 
     def build_next(self, every: Sequence[Sides]) -> None:
         by = self.options.mapping
