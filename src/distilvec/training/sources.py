@@ -15,8 +15,7 @@ from distilvec.errors import DataError
 from distilvec.files import scratch, spilled
 from distilvec.store import RaggedSignal, SignalStore, read_vocabulary
 from distilvec.teachers.signals import DIGEST, NEXT, Wanted
-from distilvec.training.alignments import TeacherTokens, align_corpus
-from distilvec.training.digests import DigestedCorpus
+from distilvec.training.derived import DigestedCorpus, TeacherTokens, align_corpus
 from distilvec.training.row_numbers import Ragged, filled, square
 
 if TYPE_CHECKING:
