@@ -221,15 +221,6 @@ def any_rank(flag: bool) -> bool:
     return bool(sum_over_ranks(torch.tensor(float(flag), device=device)) > 0)
 
 
-def gather_objects(own: Any) -> list[Any]:
-    """Return what every rank has, in rank order, on all of them."""
-    if world_size() == 1:
-        return [own]
-    found: list[Any] = [None] * world_size()
-    dist.all_gather_object(found, own)
-    return found
-
-
 def barrier() -> None:
     """Wait until every rank is here."""
     if world_size() > 1:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -372,7 +373,7 @@ class Loop:
             "scaler": None if scaler is None else scaler.state_dict(),
         }
         sums = asdict(self.sums) | {"seconds": self.seconds}
-        every = ranks.gather_objects({"generators": generators(), "sums": sums})
+        every = gather_object([{"generators": generators(), "sums": sums}])
         if rank() == 0:
             self.state.data = self.data
             checkpoints.write(home, self.state, distiller, optimizer, every)

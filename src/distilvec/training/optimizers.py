@@ -62,14 +62,6 @@ def _sharp(base: torch.optim.Optimizer, section: SharpnessSection) -> SharpnessA
     )
 
 
-def _matrices(distiller: Distiller) -> set[int]:
-    """Ids of the student's matrices that Muon takes; logits of tokens are as little hidden as the table of tokens."""
-    from distilvec.optim import hidden_matrices
-
-    head = token_head(distiller.student)
-    return {id(each) for each in hidden_matrices(distiller.student) if head is None or each is not head.weight}
-
-
 def parameter_groups(distiller: Distiller, optimizer: OptimizerSection) -> list[dict[str, Any]]:
     """Student and heads, with and without weight decay, matrices apart; every trained parameter in exactly one."""
     from transformers.trainer_pt_utils import get_parameter_names
@@ -78,7 +70,13 @@ def parameter_groups(distiller: Distiller, optimizer: OptimizerSection) -> list[
     students = {id(parameter) for parameter in distiller.student.parameters()}
     rates = distiller.method.rates()
     paces = {id(parameter): rate for module, rate in rates.items() for parameter in module.parameters()}
-    matrices = _matrices(distiller) if optimizer.muon else set()
+    matrices: set[int] = set()
+    if optimizer.muon:
+        from distilvec.optim import hidden_matrices
+
+        head = token_head(distiller.student)  # logits of tokens are as little hidden as the table of tokens
+        hidden = hidden_matrices(distiller.student)
+        matrices = {id(each) for each in hidden if head is None or each is not head.weight}
     groups: dict[tuple[bool, bool, float, bool, bool], list[nn.Parameter]] = {}
     for name, parameter in distiller.named_parameters():
         if parameter.requires_grad:

@@ -65,7 +65,8 @@ class SharpStep:
                     loop.backward(loop.forward(kept, perturbed=True)["loss"] * part)
         finally:
             optimizer.restore()
-            _restore_statistics(statistics)
+            for value, copy in statistics:
+                value.copy_(copy)
             self.window.clear()
         if not self.fresh_dropout:
             set_generators(after)
@@ -116,9 +117,3 @@ def _statistics(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
     """
     norms = [each for each in module.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
     return [(value, value.clone()) for norm in norms for value in norm.buffers(recurse=False)]
-
-
-@torch.no_grad()
-def _restore_statistics(kept: list[tuple[Tensor, Tensor]]) -> None:
-    for value, copy in kept:
-        value.copy_(copy)

@@ -65,11 +65,6 @@ class TokenMethod(PerTeacher):
         """Weight of SimCSE: of the option `alpha`, if there is one."""
         return 0.0 if has_task(student) else float(getattr(self.options, "alpha", 0.0))
 
-    @property
-    def simcse_temperature(self) -> float:
-        """Temperature of SimCSE."""
-        return float(self.options.temperature) if self.only_states else parts.SIMCSE_TEMPERATURE
-
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         form = self.form(student)
         if form == "next":
@@ -117,7 +112,8 @@ class TokenMethod(PerTeacher):
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         terms = {}
         if self.simcse_weight:
-            terms["simcse"] = parts.simcse(student, batch, self.simcse_temperature, self.simcse_weight)
+            temperature = self.options.temperature if self.only_states else parts.SIMCSE_TEMPERATURE
+            terms["simcse"] = parts.simcse(student, batch, temperature, self.simcse_weight)
         return terms | super().forward(student, teachers, batch)
 
     def terms_of(self, index: int, student: StudentOutput, signals: TeacherSignals, batch: Batch) -> dict[str, Term]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,20 +52,15 @@ class ExpertLosses(nn.Module):
         self.register_buffer("teacher_weights", weights, persistent=False)
         by_expert = [parts.names(expert, teachers) for expert in experts]
         self.names = [names[teacher] for teacher in range(len(teachers)) for names in by_expert]
-        self.maps = nn.ModuleList(
-            self._expert_maps(outputs[:, index * len(experts) :], teacher, signals[index], shared[index])
-            for index, teacher in enumerate(teachers)
-        )
-
-    def _expert_maps(
-        self, outputs: Tensor, teacher: TeacherInfo, signals: TeacherSignals, shared: nn.Module | None
-    ) -> nn.ModuleDict:
-        """W1 and W2 of one teacher; the third expert stays in the student's space."""
-        maps = nn.ModuleDict()
-        for place, expert in enumerate(self.experts):
-            if expert != "margin":
-                maps[expert] = shared or parts.teacher_head(outputs[:, place], teacher, signals, self.options.init)
-        return maps
+        self.maps = nn.ModuleList()  # per teacher W1 and W2; the third expert stays in the student's space
+        for index, teacher in enumerate(teachers):
+            maps = nn.ModuleDict()
+            for place, expert in enumerate(experts, index * len(experts)):
+                if expert != "margin":
+                    maps[expert] = shared[index] or parts.teacher_head(
+                        outputs[:, place], teacher, signals[index], options.init
+                    )
+            self.maps.append(maps)
 
     def forward(
         self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch, weight: float
@@ -99,21 +94,17 @@ class ExpertLosses(nn.Module):
         losses = []
         for index, signals in enumerate(teachers):
             target, present = parts.sentence(signals), signals.present
+            maps = cast(nn.ModuleDict, self.maps[index])
             for place, expert in enumerate(self.experts):
                 own = outputs[..., index * len(self.experts) + place, :]
                 if expert == "margin":
                     values = margin_gap(own, target, self.options.margin, present)
                 elif expert == "cosine":
-                    values = cosine_distance(self._map(index, expert)(own), target)
+                    values = cosine_distance(maps[expert](own), target)
                 else:
-                    values = self._contrast(self._map(index, expert)(own), target, present, batch)
+                    values = self._contrast(maps[expert](own), target, present, batch)
                 losses.append(values.masked_fill(~present, 0))
         return torch.stack(losses, -1)
-
-    def _map(self, teacher: int, expert: str) -> nn.Module:
-        maps = self.maps[teacher]
-        assert isinstance(maps, nn.ModuleDict)
-        return maps[expert]
 
     def _contrast(self, own: Tensor, target: Tensor, present: Tensor, batch: Batch) -> Tensor:
         """[V, B] InfoNCE against the teacher's vectors of the batch."""
