@@ -82,8 +82,8 @@ def resolve(name: str) -> type[Method]:
         from distilvec.methods.own import checked
 
         return checked(point.load(), where)
-    except EnvironmentProblem:
-        raise
+    except DistilvecError as error:
+        raise EnvironmentProblem(error.what, where=error.where, remedy=error.remedy) from error
     except Exception as error:  # whatever a foreign package raises on import
         raise EnvironmentProblem(f"it cannot be imported ({type(error).__name__}: {error})", where=where) from error
 
