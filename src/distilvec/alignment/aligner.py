@@ -13,8 +13,6 @@ from distilvec.alignment.warping import Paths, warp
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.late import Late
 
-__all__ = ["MODES", "Aligner", "align", "warping_path"]
-
 Integers = NDArray[np.int64]
 Pairs = NDArray[np.int32]
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 
-__all__ = ["EditDistances"]
-
 Integers = NDArray[np.int64]
 #: Rows [S, B], columns [T, B], and what takes sums of them, of any shape, to distances.
 Grid = tuple[Integers, Integers, Callable[[Integers], NDArray[np.signedinteger]]]

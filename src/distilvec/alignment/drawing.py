@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-__all__ = ["DrawnText", "align_command", "align_text", "alignment_figure", "alignment_table", "save_figure"]
-
 Pair = tuple[int, int]
 INK, MUTED, LINE, PAIRED, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#0072b2", "#f6f8fa"
 #: Widths are in characters; a picture's line of tokens is about this long.

@@ -9,8 +9,6 @@ from typing import Any
 from distilvec.alignment.strings import is_uncased
 from distilvec.errors import DistilvecError
 
-__all__ = ["load_tokenizer", "unlimited", "vocabulary_of"]
-
 #: Where sentence-transformers keeps a model's tokenizer.
 _FOLDERS = (".", "0_Transformer")
 

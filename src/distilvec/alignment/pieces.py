@@ -15,8 +15,6 @@ from rapidfuzz.process import cdist
 from distilvec.alignment.strings import ALPHABET, BYTE, Kind, kind_of
 from distilvec.modules.text_ids import id_count
 
-__all__ = ["ENDS", "Pieces", "end_pairs", "nearest_entries", "piece_bytes", "pieces_of", "prefix_entries", "spelt"]
-
 #: The name of these pairs among the modes of alignment. They are numbers of tokens of the answer that have been read,
 #: from 0, not positions in the padded text.
 ENDS = "ends"

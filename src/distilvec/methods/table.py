@@ -20,8 +20,6 @@ from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
 from distilvec.methods.base import Method, Needs, Options, StudentInfo, TeacherInfo
 from distilvec.validation import refusal
 
-__all__ = ["available", "build_method", "build_methods", "build_options", "resolve", "show_method", "show_methods"]
-
 GROUP = "distilvec.methods"
 
 TABLE = {

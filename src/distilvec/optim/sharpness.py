@@ -19,8 +19,6 @@ from torch.optim import Optimizer
 
 from distilvec.errors import DistilvecError, nearest
 
-__all__ = ["SharpnessAware", "domain_ascent"]
-
 _RHO = {"asam": 0.5, "sam": 0.05}
 _COUNTER = "sharpness"
 
