@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -35,18 +36,15 @@ from distilvec.training import distributed as ranks
 from distilvec.training import sharding
 from distilvec.training.data import Collator, amount
 from distilvec.training.distributed import rank, world_size
+from distilvec.training.diverged import diverged_gradient, diverged_loss
 from distilvec.training.generators import generators, set_generators
 from distilvec.training.items import share_room
 from distilvec.training.log import RunLog, Sums
 from distilvec.training.optimizers import make_optimizer, make_schedule
 from distilvec.training.sample import on_device
 from distilvec.training.samplers import BucketedBatches
+from distilvec.training.sharpness import SharpStep
 from distilvec.training.step import Distiller
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-
-    from distilvec.training.sharpness import SharpStep
 
 #: Seconds between checkpoints where the recipe names no steps: an epoch can be days.
 HALF_HOUR = 1800.0
@@ -104,11 +102,8 @@ class Loop:
         narrow = self.accelerator.mixed_precision == "bf16"
         self.optimizer = make_optimizer(self.trained, training, self.section, narrow=narrow)
         self.schedule = make_schedule(training, self.optimizer, self.steps)
-        self.sharp: SharpStep | None = None
-        if self.section.sharpness is not None:
-            from distilvec.training.sharpness import SharpStep
-
-            self.sharp = SharpStep(self, self.section.sharpness)
+        sharpness = self.section.sharpness
+        self.sharp = None if sharpness is None else SharpStep(self, sharpness)
         self.state, self.sums = checkpoints.State(global_step=0), Sums()
         self.progress, self.note, self.stopped = Ticker("training", "steps"), "", False
         self.step_rows: list[Tensor] = []
@@ -256,8 +251,6 @@ class Loop:
             result: dict[str, Any] = self.model(**inputs)
         if not perturbed:
             if not torch.isfinite(result["loss"]):
-                from distilvec.training.diverged import diverged_loss
-
                 step, gathered = self.state.global_step + 1, self.trained.gathers
                 raise diverged_loss(result, inputs, self.describe, step, gathered=gathered)
             self.sums.add(result)
@@ -291,8 +284,6 @@ class Loop:
             scaler.unscale_(self.optimizer)
         norm = sharding.clip(self.model.parameters(), self.training.max_grad_norm)
         if scaler is None and not math.isfinite(float(norm)):  # loss scaling leaves out such steps itself
-            from distilvec.training.diverged import diverged_gradient
-
             raise diverged_gradient(torch.cat(self.step_rows), self.describe, self.state.global_step + 1)
         self.step_rows = []
         return norm
