@@ -75,19 +75,14 @@ class EditDistances:
         for side, first in enumerate((rows, columns)):
             self._places[side][new[side]] = np.arange(first, first + len(new[side]))
             self._placed[side].extend(more[side])
-        self._grow()
+        # Sides double, so that the table seldom grows.
+        lacking = [
+            max(0, (1 << len(placed).bit_length()) - size) for size, placed in zip(self._table.shape, self._placed)
+        ]
+        if any(lacking):
+            self._table = np.pad(self._table, [(0, count) for count in lacking])
         self._block(more[0], self._placed[1], rows, 1)
         self._block(self._placed[0][: rows - 1], more[1], 1, columns)
-
-    def _grow(self) -> None:
-        """Make the table as large as what is placed, doubling its sides and keeping what it holds."""
-        height, width = (
-            max(size, 1 << len(placed).bit_length()) for size, placed in zip(self._table.shape, self._placed)
-        )
-        if (height, width) != self._table.shape:
-            old = self._table
-            self._table = np.zeros((height, width), dtype=self._dtype)
-            self._table[: old.shape[0], : old.shape[1]] = old
 
     def _block(self, students: list[str], teachers: list[str], row: int, column: int) -> None:
         if students and teachers:
