@@ -19,14 +19,11 @@ _LONG = 100
 
 
 class EditDistances:
-    """A table of Levenshtein distances that grows with the entries that texts hold.
+    """A table of Levenshtein distances between two sides' distinct strings; it grows with the entries that texts hold.
 
     An entry gets a place when a text first holds it, and its distances to all entries with a place are computed in
     blocks, which costs a twentieth of asking for the needed ones singly. A full table starts anew, so memory stays
     bounded. What is found never depends on what was asked before.
-
-    Args:
-        students, teachers: the distinct strings of each side.
     """
 
     def __init__(self, students: Sequence[str], teachers: Sequence[str]) -> None:
@@ -43,10 +40,8 @@ class EditDistances:
         self._placed: tuple[list[str], list[str]] = ([], [])
 
     def grids(self, students: Integers, teachers: Integers) -> Grid:
-        """Return what the warping of B texts needs; valid until the next call.
-
-        Args:
-            students, teachers: entries, int64 [S, B] and [T, B]; -1 is padding.
+        """Return what the warping of B texts needs, of their entries int64 [S, B] and [T, B], -1 padded; valid until
+        the next call.
         """
         new = self._new(0, students), self._new(1, teachers)
         if any(1 + len(placed) + len(more) > MOST for placed, more in zip(self._placed, new)):

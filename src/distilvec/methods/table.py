@@ -117,11 +117,7 @@ def build_method(name: str, options: Mapping[str, Any]) -> Method:
 
 
 def build_methods(entries: Sequence[Mapping[str, Any]]) -> Method:
-    """The methods of a list, not built yet, as one.
-
-    Args:
-        entries: each with `name`, options, and perhaps `weight`, 1 without.
-    """
+    """The methods of a list, not built yet, as one; an entry has `name`, options, and perhaps `weight`, 1 without."""
     options = [{key: value for key, value in each.items() if key not in ("name", "weight")} for each in entries]
     methods = [build_method(entry["name"], own) for entry, own in zip(entries, options, strict=True)]
     return together(methods, [float(entry.get("weight", 1.0)) for entry in entries])

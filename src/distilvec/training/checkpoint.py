@@ -161,10 +161,7 @@ def read_state(checkpoint: Path) -> State:
 
 
 def verify(checkpoint: Path, steps: int) -> State:
-    """See that every file is as it was written, and that the training can be at this step.
-
-    Args:
-        steps: of the whole training.
+    """See that every file is as it was written, and that a training of so many steps can be there.
 
     Raises:
         DataError: naming the file.
@@ -221,8 +218,7 @@ def load_strictly(model: nn.Module, folder: Path) -> None:
 def read_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer, mapped: bool = False) -> dict[str, Any]:
     """Return what was kept of the optimiser, its schedule and the loss scaling, after seeing that it fits.
 
-    Args:
-        mapped: whether tensors stay in the file, of which each process takes its part.
+    If it is `mapped`, tensors stay in the file, of which each process takes its part.
     """
     file = checkpoint / OPTIMIZER
     with readable(file):

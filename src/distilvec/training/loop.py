@@ -111,10 +111,7 @@ class Loop:
     # the whole
 
     def train(self, checkpoint: Path | None = None) -> None:
-        """Train to the end, to the end of patience, or to a signal.
-
-        Args:
-            checkpoint: where to go on; None = from the beginning.
+        """Train from a checkpoint, or from the beginning, to the end, to the end of patience, or to a signal.
 
         Raises:
             DivergedError: a loss, gradient or weight is not finite; it names the rows.

@@ -22,11 +22,7 @@ _UNDECAYED = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_nor
 def make_optimizer(
     distiller: Distiller, training: TrainingSection, optimizer: OptimizerSection, *, narrow: bool
 ) -> torch.optim.Optimizer:
-    """The optimiser of all trained parameters, with sharpness-aware steps where they are asked for.
-
-    Args:
-        narrow: whether the training computes in bfloat16.
-    """
+    """The optimiser of all trained parameters, of a training in bfloat16 if it is `narrow`."""
     groups = parameter_groups(distiller, optimizer)
     lr, betas = given(optimizer.lr, "optimizer.lr"), (training.adam_beta1, training.adam_beta2)
     adam: dict[str, Any] = {"lr": lr, "betas": betas, "eps": training.adam_epsilon}

@@ -139,8 +139,7 @@ class Distiller(nn.Module):
     ) -> tuple[dict[str, Term], Tensor | None]:
         """The terms of one batch, and the domains that go with their rows.
 
-        Args:
-            columns: what the corpus knows of the rows: `labels`, `domain`, `group`, `role`, `scores`.
+        Columns are what the corpus knows of the rows: `labels`, `domain`, `group`, `role`, `scores`.
         """
         if self.trains_student:
             output = self.observe(features)

@@ -166,12 +166,7 @@ class CDM(TokenMethod):
 
 @torch.no_grad()
 def average_partners(states: Tensor, path: pairs.TokenPairs, positions: int) -> tuple[Tensor, Tensor]:
-    """Mean of the teacher's states over each student token's cells of the warping path.
-
-    Args:
-        states: [B, T, D].
-        path: every cell.
-        positions: S.
+    """Mean of the teacher's states [B, T, D] over each student token's cells of the whole warping path.
 
     Returns:
         [B, S, D], zero for tokens without a cell, and bool [B, S], the tokens that have one.

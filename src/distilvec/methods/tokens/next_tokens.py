@@ -205,11 +205,8 @@ def mapped_divergence(found: Compared, mapped: Tensor, temperature: float, top_k
 def gathered_divergence(found: Compared, back: nn.Module, temperature: float, count: int) -> Tensor:
     """KL(teacher || student) in nats, over the teacher's likeliest entries: [V, B, P].
 
-    The student's mass on each of them is that of those of its own `count` best which stand for it; an entry for which
-    none stands belongs to the rest.
-
-    Args:
-        back: from the student's entries to the teacher's.
+    The student's mass on each of them is that of those of its own `count` best that `back` maps to it; an entry
+    to which none is mapped belongs to the rest.
     """
     best = found.ours.topk(min(count, found.ours.shape[-1]), -1)
     stands = back(best.indices).unsqueeze(-1) == found.ids.unsqueeze(-2)  # [V, B, P, K, k]
