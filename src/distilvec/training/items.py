@@ -54,19 +54,14 @@ class PreparedCorpus:
         wanted = [int(row) for row in rows]
         if not self._prepares:
             return dict(self._student.preprocess(self._texts(np.asarray(wanted))))
-        fresh = dict(self._prepared([row for row in wanted if row not in self._cache]))
-        return dict(self._module.collate([fresh[row] if row in fresh else self._cache[row] for row in wanted]))
-
-    def _prepared(self, rows: list[int]) -> list[tuple[int, Any]]:
-        if not rows:
-            return []
-        prepared = list(zip(rows, self._module.prepare(self._texts(np.asarray(rows))), strict=True))
-        for row, item in prepared:
-            size = bytes_of(item)
-            if row not in self._cache and size <= self.room:
+        missing = [row for row in wanted if row not in self._cache]
+        made = self._module.prepare(self._texts(np.asarray(missing))) if missing else []
+        fresh = dict(zip(missing, made, strict=True))
+        for row, item in fresh.items():
+            if (size := bytes_of(item)) <= self.room:
                 self._cache[row] = item
                 self.room -= size
-        return prepared
+        return dict(self._module.collate([fresh[row] if row in fresh else self._cache[row] for row in wanted]))
 
 
 def share_room(tokens: Any, _: int) -> None:
