@@ -137,7 +137,10 @@ class Loop:
     def _run_epoch(self) -> None:
         """The steps of an epoch that are not done yet, or those up to the end of the training."""
         epoch, done = divmod(self.state.global_step, self.per_epoch)
-        for window in self._windows(epoch, done * self.training.gradient_accumulation_steps):
+        size = self.training.gradient_accumulation_steps  # micro-batches of a step
+        self.sampler.set_epoch(epoch, done * size)
+        batches = iter(self.loader)
+        while window := list(itertools.islice(batches, size)):
             self._follow(self.step(window))
             if self._is_over():
                 break
@@ -188,13 +191,6 @@ class Loop:
             generator=torch.Generator().manual_seed(self.training.seed),
             worker_init_fn=functools.partial(share_room, self.collator.tokens),
         )
-
-    def _windows(self, epoch: int, skip: int) -> Iterator[list[dict[str, Any]]]:
-        """The micro-batches of every step of an epoch, but for those of the first `skip`."""
-        self.sampler.set_epoch(epoch, skip)
-        batches = iter(self.loader)
-        while window := list(itertools.islice(batches, self.training.gradient_accumulation_steps)):
-            yield window
 
     # a step
 
