@@ -69,7 +69,9 @@ class ExpertLosses(nn.Module):
         options, count = self.options, len(self.names)
         outputs = student.embedding.unsqueeze(-2).expand(*student.embedding.shape[:-1], count, -1)
         if options.head:
-            outputs = parts.given(student.extras.get("expert_outputs"), "the expert head of attach(student)")
+            outputs = parts.given(
+                student.extras.get("expert_outputs"), '"expert_outputs" (attach(student) adds a head)'
+            )
         losses = self._losses(outputs, teachers, batch)  # [V, B, E]
         known = torch.stack([one.present for one in teachers], -1).repeat_interleave(len(self.experts), -1)  # [B, E]
         gate = student.extras["gate"].float() if options.head else None
