@@ -183,7 +183,7 @@ def test_experts_that_say_what_the_teacher_says_are_at_the_minimum(world) -> Non
     turn = torch.linalg.qr(torch.randn(width, WIDTH, generator=torch.Generator().manual_seed(0)))[0]
     with torch.no_grad():
         for expert in ("cosine", "contrast"):
-            losses._map(0, expert).weight.copy_(turn)
+            losses.maps[0][expert].weight.copy_(turn)
     world.encoder.eval()
     student, signals, batch = world.output(range(8)), world.signals(range(8)), world.batch(range(8))
     embedding = student.embedding.detach().requires_grad_()

@@ -84,7 +84,7 @@ def test_the_maps_of_distillmoe_start_at_what_the_head_says_at_a_prefix() -> Non
     output, signals = world.output(range(ITEMS)), world.signals(range(ITEMS))
     mixed(full, output)
     ours = output.extras["expert_outputs"][0, :, 0, :4].detach()
-    start = prefix.expert_losses[0]._map(0, "cosine").weight
+    start = prefix.expert_losses[0].maps[0]["cosine"].weight
 
     def cost(weight: torch.Tensor) -> torch.Tensor:
         return (ours @ weight.T - signals[0].sentence).square().sum()

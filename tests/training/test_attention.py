@@ -14,8 +14,8 @@ from torch import Tensor
 
 from distilvec.students import load_student
 from distilvec.students.output import StudentOutput
-from distilvec.training import attention as chosen
-from distilvec.training.attention import attention, choose_attention, rehearse
+from distilvec.training import network as chosen
+from distilvec.training.network import attention, choose_attention, rehearse
 
 CPU = torch.device("cpu")
 

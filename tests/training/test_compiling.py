@@ -13,8 +13,7 @@ from distilvec.errors import EnvironmentProblem
 from distilvec.recipe import TrainingSection
 from distilvec.students import load_student
 from distilvec.students.tap import StudentTap
-from distilvec.training.attention import attention
-from distilvec.training.compiling import compilation, compiled
+from distilvec.training.network import attention, compilation, compiled
 
 
 @pytest.fixture(autouse=True)

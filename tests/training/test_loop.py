@@ -441,7 +441,7 @@ def test_maps_of_blocks_that_are_computed_again_are_refused(start: Starter, home
 
 def test_blocks_that_cannot_be_computed_again_are_named(home: Path, tmp_path: Path, tiny_bert: Path) -> None:
     from distilvec.students import static
-    from distilvec.training.fit import gradient_checkpointing
+    from distilvec.training.network import gradient_checkpointing
 
     bag = static(str(tiny_bert), dimensions=8)
     with pytest.raises(DistilvecError, match=r"^training\.gradient_checkpointing: "):

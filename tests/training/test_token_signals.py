@@ -186,7 +186,7 @@ def test_a_store_digests_maps_once_and_nothing_changes(
             torch.testing.assert_close(one[name], other[name], atol=1e-6, rtol=1e-5)
             assert one[name].any()
     again = StoreSource(store, corpus)
-    monkeypatch.setattr("distilvec.training.digests._write", lambda *_: pytest.fail("it was made before"))
+    monkeypatch.setattr("distilvec.training.derived._write_digests", lambda *_: pytest.fail("it was made before"))
     again.prepare(wanted, tokens)
     assert not list((store.path / "derived").glob(".distilvec-tmp*"))
 

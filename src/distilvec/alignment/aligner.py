@@ -13,8 +13,6 @@ from distilvec.alignment.warping import Paths, warp
 from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.late import Late
 
-__all__ = ["MODES", "Aligner", "align", "warping_path"]
-
 Integers = NDArray[np.int64]
 Pairs = NDArray[np.int32]
 
@@ -194,7 +192,7 @@ def _chosen(grid: Grid, sizes: tuple[Integers, Integers], modes: Iterable[str]) 
 
 
 def reciprocal_pairs(cost: NDArray[np.integer], path: NDArray[np.integer]) -> NDArray[np.int32]:
-    """Mutual nearest tokens within `WINDOW` rows or columns of the path.
+    """Mutual nearest tokens within `WINDOW` rows or columns of the path, int32 [Q, 2] as `Aligner.pairs` gives them.
 
     Among equally near strings the one nearer to the path counts, then the earlier. Exact matches that the path glued
     to a neighbour are found again; that the window follows the path, not the diagonal of the grid, keeps it right
@@ -203,9 +201,6 @@ def reciprocal_pairs(cost: NDArray[np.integer], path: NDArray[np.integer]) -> ND
     Args:
         cost: [n, m] edit distances, n and m at least 1.
         path: int [P, 2] the warping path.
-
-    Returns:
-        int32 [Q, 2] (student index, teacher index), by student.
 
     Source: EMO; its published code does this over sets of strings, without positions.
     """

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 
-__all__ = ["EditDistances"]
-
 Integers = NDArray[np.int64]
 #: Rows [S, B], columns [T, B], and what takes sums of them, of any shape, to distances.
 Grid = tuple[Integers, Integers, Callable[[Integers], NDArray[np.signedinteger]]]
@@ -21,14 +19,11 @@ _LONG = 100
 
 
 class EditDistances:
-    """A table of Levenshtein distances that grows with the entries that texts hold.
+    """A table of Levenshtein distances between two sides' distinct strings; it grows with the entries that texts hold.
 
     An entry gets a place when a text first holds it, and its distances to all entries with a place are computed in
     blocks, which costs a twentieth of asking for the needed ones singly. A full table starts anew, so memory stays
     bounded. What is found never depends on what was asked before.
-
-    Args:
-        students, teachers: the distinct strings of each side.
     """
 
     def __init__(self, students: Sequence[str], teachers: Sequence[str]) -> None:
@@ -45,10 +40,8 @@ class EditDistances:
         self._placed: tuple[list[str], list[str]] = ([], [])
 
     def grids(self, students: Integers, teachers: Integers) -> Grid:
-        """Return what the warping of B texts needs; valid until the next call.
-
-        Args:
-            students, teachers: entries, int64 [S, B] and [T, B]; -1 is padding.
+        """Return what the warping of B texts needs, of their entries int64 [S, B] and [T, B], -1 padded; valid until
+        the next call.
         """
         new = self._new(0, students), self._new(1, teachers)
         if any(1 + len(placed) + len(more) > MOST for placed, more in zip(self._placed, new)):
@@ -77,19 +70,14 @@ class EditDistances:
         for side, first in enumerate((rows, columns)):
             self._places[side][new[side]] = np.arange(first, first + len(new[side]))
             self._placed[side].extend(more[side])
-        self._grow()
+        # Sides double, so that the table seldom grows.
+        lacking = [
+            max(0, (1 << len(placed).bit_length()) - size) for size, placed in zip(self._table.shape, self._placed)
+        ]
+        if any(lacking):
+            self._table = np.pad(self._table, [(0, count) for count in lacking])
         self._block(more[0], self._placed[1], rows, 1)
         self._block(self._placed[0][: rows - 1], more[1], 1, columns)
-
-    def _grow(self) -> None:
-        """Make the table as large as what is placed, doubling its sides and keeping what it holds."""
-        height, width = (
-            max(size, 1 << len(placed).bit_length()) for size, placed in zip(self._table.shape, self._placed)
-        )
-        if (height, width) != self._table.shape:
-            old = self._table
-            self._table = np.zeros((height, width), dtype=self._dtype)
-            self._table[: old.shape[0], : old.shape[1]] = old
 
     def _block(self, students: list[str], teachers: list[str], row: int, column: int) -> None:
         if students and teachers:

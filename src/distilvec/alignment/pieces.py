@@ -15,8 +15,6 @@ from rapidfuzz.process import cdist
 from distilvec.alignment.strings import ALPHABET, BYTE, Kind, kind_of
 from distilvec.modules.text_ids import id_count
 
-__all__ = ["ENDS", "Pieces", "end_pairs", "nearest_entries", "piece_bytes", "pieces_of", "prefix_entries", "spelt"]
-
 #: The name of these pairs among the modes of alignment. They are numbers of tokens of the answer that have been read,
 #: from 0, not positions in the padded text.
 ENDS = "ends"
@@ -58,10 +56,7 @@ def pieces_of(tokenizer: Any) -> Pieces:
 
 
 def piece_bytes(vocabulary: Sequence[str]) -> list[bytes]:
-    """The bytes that each entry adds to a text.
-
-    Args:
-        vocabulary: token string of every id, as `convert_ids_to_tokens` gives it.
+    """The bytes that each entry adds to a text; of token strings, as `convert_ids_to_tokens` gives them.
 
     >>> piece_bytes(["Ġthe", "Ã", "story"]), piece_bytes(["▁the", "<0xC3>", "story"])
     ([b' the', b'\\xc3', b'story'], [b' the', b'\\xc3', b'story'])
@@ -85,8 +80,7 @@ def _bytes_of(token: str, kind: Kind) -> bytes:
 def spelt(vocabulary: Sequence[str], side: int) -> list[bytes]:
     """The bytes of each entry without white space, to be compared with those of another tokenizer.
 
-    Args:
-        side: 0 or 1; an unknown token is unlike everything on the other side.
+    An unknown token is unlike everything on the other `side`, which is 0 or 1.
     """
     content = piece_bytes(vocabulary)
     return [
@@ -96,13 +90,10 @@ def spelt(vocabulary: Sequence[str], side: int) -> list[bytes]:
 
 
 def end_pairs(student: Sequence[bytes], teacher: Sequence[bytes]) -> NDArray[np.int32]:
-    """Return where both have read the same text: int32 [P, 2], numbers of tokens read, (0, 0) first.
+    """Return where both, whose tokens `spelt` gives, have read the same text: int32 [P, 2], tokens read, (0, 0) first.
 
     White space does not count, and of several places with the same text read the first is taken. Nothing is paired
     beyond the first byte that differs, as where a tokenizer has no entry for a character.
-
-    Args:
-        student, teacher: what each token adds, of `spelt`.
 
     >>> end_pairs([b"un", b"believable", b"story"], [b"unbe", b"lievable", b"st", b"ory"]).tolist()
     [[0, 0], [2, 2], [3, 4]]

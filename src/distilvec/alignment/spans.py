@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from distilvec.errors import DataError
 
-__all__ = ["span_pairs", "trim_spans"]
-
 
 def trim_spans(offsets: ArrayLike, text: str) -> NDArray[np.int64]:
     """Character offsets without the white space at their ends, which some tokenizers count and others do not.

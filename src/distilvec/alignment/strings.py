@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-__all__ = ["Kind", "alike", "is_uncased", "kind_of", "plain"]
-
 Kind = Literal["wordpiece", "byte_level", "sentencepiece", "unmarked"]
 
 _CONTINUES, _SPACE, _BYTE_SPACE = "##", "\u2581", "\u0120"

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Paths", "warp"]
-
 Integers = NDArray[np.int64]
 _FAR = 1 << 29
 

@@ -17,19 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    Wanted,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Method, Needs, Sample, Term, WantedOfStudent
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals, Wanted
 
 
 class Holder(Method):
@@ -82,9 +72,6 @@ class Combined(Holder):
     Args:
         methods: at least one, and no two of one name.
         weights: of their terms, > 0.
-
-    Raises:
-        DistilvecError: two have the same name.
     """
 
     def __init__(self, methods: Sequence[Method], weights: Sequence[float]) -> None:

@@ -8,6 +8,7 @@ and its vectors are read again from the store when a run goes on.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -58,7 +59,7 @@ class KeyQueue(nn.Module):
         self.register_buffer("vectors", torch.zeros(size, width), persistent=False)
         self.waiting: tuple[Tensor, Tensor] | None = None
         self.stale = False
-        self.register_state_dict_pre_hook(_flush)
+        self.register_state_dict_pre_hook(lambda queue, *_: queue.flush())
         self.register_load_state_dict_post_hook(_loaded)
 
     def refill(self, read: Callable[[Tensor], Tensor] | None) -> None:
@@ -111,10 +112,6 @@ def _words(keys: Tensor) -> Tensor:
     return keys.contiguous().view(torch.int64)[:, 0]
 
 
-def _flush(queue: nn.Module, *_: Any) -> None:
-    cast(KeyQueue, queue).flush()
-
-
 def _loaded(queue: nn.Module, *_: Any) -> None:
     ring = cast(KeyQueue, queue)
     ring.stale, ring.waiting = True, None
@@ -149,7 +146,7 @@ class DistilCSE(ProjectedMethod):
             return info_nce(queries, target, self._temperature(), exclude=exclude)
         queue = cast(KeyQueue, self.queues[index])
         if queue.stale:
-            queue.refill(self._reader(index))
+            queue.refill(None if self.lookup is None else functools.partial(self.lookup, index))
         here = batch.keys[present]
         held, equal = queue.negatives(here)
         keys = torch.cat([target.to(held), held])
@@ -163,7 +160,3 @@ class DistilCSE(ProjectedMethod):
         if not self.options.fixed.learn_temperature:
             return float(self.options.temperature)
         return self.log_scale.clamp_max(math.log(100)).neg().exp()
-
-    def _reader(self, index: int) -> Callable[[Tensor], Tensor] | None:
-        lookup = self.lookup
-        return None if lookup is None else lambda keys: lookup(index, keys)

@@ -20,19 +20,9 @@ from torch import Tensor
 
 from distilvec.functional import relation_matrix
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Options,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Method, Needs, Options, Sample, Term, WantedOfStudent
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
 #: Of the teacher's and of the student's rows (paper and code).
 TEACHER_TEMPERATURE, STUDENT_TEMPERATURE = 0.0125, 0.025

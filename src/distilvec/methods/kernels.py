@@ -11,19 +11,10 @@ from torch import Tensor
 
 from distilvec.errors import DataError
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Options,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-)
+from distilvec.methods.base import Batch, Method, Needs, Options, Sample, Term
 from distilvec.modules.kernel_head import GaussianKernels, Kernel
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
 
 class KernelOptions(Options):

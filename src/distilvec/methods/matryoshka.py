@@ -15,21 +15,11 @@ from pydantic import Field, field_validator
 from torch import nn
 
 from distilvec.errors import DistilvecError
-from distilvec.methods.base import (
-    BaseOptions,
-    Batch,
-    Method,
-    Needs,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-)
+from distilvec.methods.base import BaseOptions, Batch, Method, Needs, Sample, Term
 from distilvec.methods.combined import Holder
 from distilvec.methods.table import build_method
-from distilvec.students.output import VECTORS
+from distilvec.students.output import VECTORS, StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
 
 class MatryoshkaOptions(BaseOptions):

@@ -6,7 +6,7 @@ import re
 import sys
 from typing import Any
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError
 from distilvec.methods.base import Method, Options
 from distilvec.teachers.callable import find
 
@@ -26,7 +26,7 @@ def path_of(method: Any) -> str:
         what = f"a {type(method).__name__} object is no name of a method"
         raise DistilvecError(what, where="method", remedy="Give the class, and its options beside it.")
     path = f"{method.__module__}:{method.__qualname__}"
-    usable = _checked(method, path)
+    usable = checked(method, path)
     found: Any = sys.modules.get(method.__module__)
     for part in method.__qualname__.split("."):
         found = getattr(found, part, None)
@@ -43,19 +43,7 @@ def find_method(path: str) -> type[Method]:
     Raises:
         DistilvecError: there is no such class, or it is not a `Method` with a name.
     """
-    return _checked(_GIVEN[path] if path in _GIVEN else find(path, "class", "my_losses:MyLoss"), path)
-
-
-def checked(method: Any, where: str) -> type[Method]:
-    """The class that an installed package announces.
-
-    Raises:
-        EnvironmentProblem: it is not a `Method` with a name.
-    """
-    try:
-        return _checked(method, where)
-    except DistilvecError as error:
-        raise EnvironmentProblem(error.what, where=error.where, remedy=error.remedy) from error
+    return checked(_GIVEN[path] if path in _GIVEN else find(path, "class", "my_losses:MyLoss"), path)
 
 
 def said(problem: Exception) -> str:
@@ -65,7 +53,8 @@ def said(problem: Exception) -> str:
     return " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
 
 
-def _checked(method: Any, where: str) -> type[Method]:
+def checked(method: Any, where: str) -> type[Method]:
+    """Refuse what is not a `Method` with a name and options."""
     if isinstance(method, Method):
         raise DistilvecError("it is an object, not a class", where=where, remedy="Name its class.")
     if not (isinstance(method, type) and issubclass(method, Method)):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
-from distilvec.functional import relation_matrix
+from distilvec.functional import info_nce, relation_matrix
 from distilvec.methods.base import Batch, Sample, StudentOutput, TeacherInfo, TeacherSignals, Term
 from distilvec.modules.projection import projection
 
+T = TypeVar("T")
 Init = Literal["ridge", "random"]
 _OUT = -1e9  # finite, so that a row without any entry gives no NaN
 SIMCSE_TEMPERATURE = 0.05  # Gao et al. 2021, and all papers of baselines that stand beside it
@@ -36,15 +37,20 @@ def only_map(heads: nn.ModuleList) -> nn.Linear | None:
     return heads[0] if len(heads) == 1 and isinstance(heads[0], nn.Linear) else None
 
 
-def sentence(signals: TeacherSignals) -> Tensor:
-    """[B, D] the teacher's sentence vectors.
+def given(value: T | None, what: str) -> T:
+    """What a method's needs ask for.
 
     Raises:
-        DistilvecError: the teacher gave none.
+        DistilvecError: a batch came without it.
     """
-    if signals.sentence is None:
-        raise DistilvecError("a teacher gave no sentence vectors, which this method needs")
-    return signals.sentence
+    if value is None:
+        raise DistilvecError(f"a batch came without {what}, which this method needs")
+    return value
+
+
+def sentence(signals: TeacherSignals) -> Tensor:
+    """[B, D] the teacher's sentence vectors."""
+    return given(signals.sentence, "the teacher's sentence vectors")
 
 
 def names(term: str, teachers: Sequence[TeacherInfo]) -> list[str]:
@@ -116,8 +122,6 @@ def tanh_layer(width: int, wanted: bool) -> nn.Module:
 
 def simcse(student: StudentOutput, batch: Batch, temperature: float, weight: float) -> Term:
     """SimCSE (Gao et al. 2021, eq. 4) between the first two views; equal items are not negatives."""
-    from distilvec.functional import info_nce
-
     first, second = student.embedding[0], student.embedding[1]
     return Term(info_nce(first, second, temperature, exclude=batch.duplicate), None, weight)
 

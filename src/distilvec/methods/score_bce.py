@@ -15,17 +15,10 @@ from collections.abc import Sequence
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from distilvec.errors import DistilvecError
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-)
+from distilvec.methods.base import Batch, Method, Needs, Term
 from distilvec.methods.score_parts import NUMBER, scored
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
 
 class ScoreBCE(Method):

@@ -119,10 +119,7 @@ def scored(embedding: Tensor, batch: Batch, similarity: str) -> ScoredBatch:
 
 
 def margins(values: Tensor, found: ScoredBatch) -> tuple[Tensor, Tensor]:
-    """Subtract the value of the negative from that of the positive, for every triplet.
-
-    Args:
-        values: [A, C], the student's similarities or the scores.
+    """Subtract the value [A, C] (a similarity or score) of the negative from that of the positive, for every triplet.
 
     Returns:
         [A, C], at the negatives; and bool [A, C], where both have a score.

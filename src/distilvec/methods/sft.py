@@ -11,22 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distilvec.errors import DistilvecError
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Options,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-)
+from distilvec.methods.base import Batch, Method, Needs, Term
 from distilvec.methods.tokens.base import has_task
-
-
-class SFTOptions(Options):
-    """None of its own."""
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
 
 class SFT(Method):
@@ -37,7 +25,6 @@ class SFT(Method):
     paper = "baseline: supervised fine-tuning"
     needs_teacher = False
     writes = True
-    Options = SFTOptions
 
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         if not has_task(student):

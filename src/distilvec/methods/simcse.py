@@ -15,19 +15,9 @@ from pydantic import Field
 from torch import Tensor
 
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Options,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Method, Needs, Options, Sample, Term, WantedOfStudent
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
 
 class SimCSEOptions(Options):

@@ -18,9 +18,9 @@ from pydantic import ValidationError
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
 from distilvec.methods.base import Method, Needs, Options, StudentInfo, TeacherInfo
+from distilvec.methods.combined import Combined
+from distilvec.methods.own import checked, find_method, said
 from distilvec.validation import refusal
-
-__all__ = ["available", "build_method", "build_methods", "build_options", "resolve", "show_method", "show_methods"]
 
 GROUP = "distilvec.methods"
 
@@ -69,22 +69,17 @@ def resolve(name: str) -> type[Method]:
     """
     if name in TABLE:
         module, _, attribute = TABLE[name].partition(":")
-        method: type[Method] = getattr(import_module(module), attribute)
-        return method
+        return getattr(import_module(module), attribute)
     if ":" in name:
-        from distilvec.methods.own import find_method
-
         return find_method(name)
     point = next((point for point in _installed() if point.name == name), None)
     if point is None:
         raise DistilvecError(f'there is no method "{name}"', remedy=nearest(name, available()))
     where = f"method {name} ({point.value})"
     try:
-        from distilvec.methods.own import checked
-
         return checked(point.load(), where)
-    except EnvironmentProblem:
-        raise
+    except DistilvecError as error:
+        raise EnvironmentProblem(error.what, where=error.where, remedy=error.remedy) from error
     except Exception as error:  # whatever a foreign package raises on import
         raise EnvironmentProblem(f"it cannot be imported ({type(error).__name__}: {error})", where=where) from error
 
@@ -117,23 +112,12 @@ def build_options(name: str, mapping: Mapping[str, Any]) -> Options:
 
 
 def build_method(name: str, options: Mapping[str, Any]) -> Method:
-    """A method with validated options, not built yet.
-
-    Raises:
-        DistilvecError: as `build_options`.
-    """
+    """A method with validated options, not built yet; refuses what `build_options` does."""
     return resolve(name)(build_options(name, options))
 
 
 def build_methods(entries: Sequence[Mapping[str, Any]]) -> Method:
-    """The methods of a list, not built yet, as one.
-
-    Args:
-        entries: each with `name`, options, and perhaps `weight`, 1 without.
-
-    Raises:
-        DistilvecError: as `build_options` and `together`.
-    """
+    """The methods of a list, not built yet, as one; an entry has `name`, options, and perhaps `weight`, 1 without."""
     options = [{key: value for key, value in each.items() if key not in ("name", "weight")} for each in entries]
     methods = [build_method(entry["name"], own) for entry, own in zip(entries, options, strict=True)]
     return together(methods, [float(entry.get("weight", 1.0)) for entry in entries])
@@ -145,8 +129,6 @@ def together(methods: Sequence[Method], weights: Sequence[float]) -> Method:
     Raises:
         DistilvecError: none is left, or two have the same name.
     """
-    from distilvec.methods.combined import Combined
-
     kept = [(method, weight) for method, weight in zip(methods, weights, strict=True) if weight > 0]
     if not kept:
         raise DistilvecError("no method has a weight", where="method", remedy="Give one of them a weight above 0.")
@@ -163,14 +145,11 @@ def show_methods() -> str:
         try:
             cls = resolve(name)
             told = [cls.summary, f"needs {_asks_for(cls)}" + (f"; {cls.paper}" if cls.paper else "")]
-        except EnvironmentProblem as problem:  # a third party's; the others are to be seen nevertheless
-            told = ["cannot be used", str(problem)]
-        except Exception as problem:  # what else a third party's class raises
+        except Exception as problem:  # of a third party's; the others are to be seen nevertheless
             if name in TABLE:
                 raise
-            from distilvec.methods.own import said
-
-            told = ["cannot be used", f"method {name} ({path}): {said(problem)}"]
+            place = "" if isinstance(problem, EnvironmentProblem) else f"method {name} ({path}): "
+            told = ["cannot be used", place + said(problem)]
         lines.append(f"{name:<{width}}  {told[0]}\n{'':<{width}}  {told[1]}")
     return "\n".join(lines)
 
@@ -183,8 +162,6 @@ def show_method(name: str) -> str:
     except Exception as problem:
         if name in TABLE:
             raise
-        from distilvec.methods.own import said
-
         needs = f"cannot be told ({said(problem)})"
     lines = [f"{name}: {cls.summary}" if cls.summary else name, *([f"source: {cls.paper}"] if cls.paper else [])]
     lines += [f"needs: {needs}", "", "options:"]

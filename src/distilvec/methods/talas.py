@@ -23,19 +23,9 @@ from torch import Tensor, nn
 from distilvec.errors import DistilvecError
 from distilvec.functional import cosine_distance, relation_matrix
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Options,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Method, Needs, Options, Sample, Term, WantedOfStudent
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
 
 class TALASOptions(Options):
@@ -171,18 +161,16 @@ class TALAS(Method):
         first = 0 if self.options.layers is None else blocks.shape[1] - self.options.layers
         chain = [relation_matrix(blocks[:, first:-1]), relation_matrix(student.embedding[:views, None])]
         if self.options.fixed.from_embeddings:
-            chain.insert(0, relation_matrix(self._embedding_output(student, views)[:, None]))
+            # The first real token of layer 0; there may be padding before it.
+            tokens = student.tokens[0][:views]
+            first_token: int | Tensor = 0 if student.mask is None else student.mask.int().argmax(-1)
+            states = tokens[:, torch.arange(tokens.shape[1], device=tokens.device), first_token]  # [V, B, d]
+            chain.insert(0, relation_matrix(states[:, None]))
         relations = torch.cat(chain, dim=1)  # [V, layers, B, B]
         lower, upper = relations[:, :-1], relations[:, 1:]
         if self.options.guide == "detached":
             upper = upper.detach()
         return (upper - lower).square().mean(dim=(1, -1))
-
-    def _embedding_output(self, student: StudentOutput, views: int) -> Tensor:
-        """[V, B, d] the first real token of layer 0; there may be padding before it."""
-        tokens = student.tokens[0][:views]
-        first: int | Tensor = 0 if student.mask is None else student.mask.int().argmax(-1)
-        return tokens[:, torch.arange(tokens.shape[1], device=tokens.device), first]
 
     def teacher_map(self) -> nn.Linear | None:
         return self._maps(0)[-1] if len(self.anchors) == 1 else None

@@ -12,8 +12,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from distilvec.errors import DistilvecError
 
-__all__ = ["Curvature", "largest_curvature"]
-
 
 class Curvature(NamedTuple):
     """The result of `largest_curvature`.

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Muon", "hidden_matrices", "orthogonalised"]
-
 #: (a, b, c) of X <- a X + b XX'X + c (XX')^2 X, in turn: singular values from 0.001 to 1 come to 0.87 to 1.13. All but
 #: the last read X a hundredth smaller: beyond the interval that each was made for they grow without end, and bfloat16's
 #: rounding leads there. Amsel et al. 2025, "The Polar Express", section 4.

@@ -19,8 +19,6 @@ from torch.optim import Optimizer
 
 from distilvec.errors import DistilvecError, nearest
 
-__all__ = ["SharpnessAware", "domain_ascent"]
-
 _RHO = {"asam": 0.5, "sam": 0.05}
 _COUNTER = "sharpness"
 
@@ -34,7 +32,7 @@ class SharpnessAware(Optimizer):
     """Wraps an optimizer with the ascent of SAM or ASAM; to schedulers and trainers it is that optimizer.
 
     Parameters of a group with `perturb: False` are left where they are, and so are parameters without a
-    gradient; neither enters the norm. The kept weights are one copy of what is perturbed, allocated once.
+    gradient; neither enters the norm. The kept weights are one copy of what is perturbed.
 
     Args:
         base: the optimizer that makes the step; its groups, state and defaults are this one's.
@@ -158,7 +156,7 @@ class SharpnessAware(Optimizer):
         self._sharded = [weight if isinstance(weight, DTensor) else None for weight in perturbed]
         weights = [local(weight) for weight in perturbed]
         gradients = [local(weight.grad) for weight in perturbed if weight.grad is not None]
-        self._keep(weights)
+        self._moved, self._kept = weights, [weight.detach().clone() for weight in weights]
         if self.kind == "sam":
             torch._foreach_add_(weights, torch._foreach_mul(gradients, self._radius(gradients)))
             return True
@@ -173,7 +171,7 @@ class SharpnessAware(Optimizer):
         """w <- kept w, bit for bit. Does nothing where nothing was moved."""
         if self._moved:
             torch._foreach_copy_(self._moved, self._kept)
-            self._moved = []
+            self._moved, self._kept = [], []
 
     def _perturbed(self) -> list[Tensor]:
         skip_vectors = self.kind == "asam" and self.bias == "exclude"
@@ -184,17 +182,6 @@ class SharpnessAware(Optimizer):
             for weight in group["params"]
             if weight.grad is not None and not (skip_vectors and weight.ndim <= 1)
         ]
-
-    def _keep(self, weights: list[Tensor]) -> None:
-        fits = len(weights) == len(self._kept) and all(
-            kept.shape == weight.shape and kept.device == weight.device and kept.dtype == weight.dtype
-            for kept, weight in zip(self._kept, weights, strict=True)
-        )
-        if fits:
-            torch._foreach_copy_(self._kept, weights)
-        else:
-            self._kept = [weight.detach().clone() for weight in weights]
-        self._moved = weights
 
     def _radius(self, gradients: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
         """rho / ||gradients||, a 0-dimensional tensor, so that a GPU need not be waited for."""

@@ -19,8 +19,6 @@ from distilvec.errors import DistilvecError
 from distilvec.students.output import StudentOutput
 from distilvec.students.tap import StudentTap
 
-__all__ = ["in_mini_batches"]
-
 
 def in_mini_batches(
     tap: StudentTap, features: dict[str, Any], size: int, views: int = 1, layers: bool = False

@@ -107,11 +107,7 @@ def partial(home: Path, step: int) -> Path:
 
 @contextlib.contextmanager
 def writable(place: Path) -> Iterator[None]:
-    """Say what is wrong with the disk or the folder where a checkpoint cannot be written.
-
-    Raises:
-        EnvironmentProblem: see `write`.
-    """
+    """Say what is wrong with the disk or the folder where a checkpoint cannot be written."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -141,11 +137,7 @@ def keep(home: Path, most: int | None, best: int | None) -> None:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The whole checkpoint with the highest step, or None. Half-written ones have another name.
-
-    Raises:
-        DataError: its state cannot be read.
-    """
+    """The whole checkpoint with the highest step, or None. Half-written ones have another name."""
     places = [each for each in folder.glob("checkpoint-*") if each.name.removeprefix("checkpoint-").isdigit()]
     checkpoints = [each for each in places if (each / STATE).exists()]
     if not checkpoints:
@@ -156,11 +148,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def read_state(checkpoint: Path) -> State:
-    """Return where a checkpoint's training is.
-
-    Raises:
-        DataError: its state cannot be read, or is not that of the step in its name.
-    """
+    """Return where a checkpoint's training is."""
     file = checkpoint / STATE
     with readable(file):
         try:
@@ -173,10 +161,7 @@ def read_state(checkpoint: Path) -> State:
 
 
 def verify(checkpoint: Path, steps: int) -> State:
-    """See that every file is as it was written, and that the training can be at this step.
-
-    Args:
-        steps: of the whole training.
+    """See that every file is as it was written, and that a training of so many steps can be there.
 
     Raises:
         DataError: naming the file.
@@ -233,11 +218,7 @@ def load_strictly(model: nn.Module, folder: Path) -> None:
 def read_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer, mapped: bool = False) -> dict[str, Any]:
     """Return what was kept of the optimiser, its schedule and the loss scaling, after seeing that it fits.
 
-    Args:
-        mapped: whether tensors stay in the file, of which each process takes its part.
-
-    Raises:
-        DataError: it cannot be read, or is of parameters of other shapes.
+    If it is `mapped`, tensors stay in the file, of which each process takes its part.
     """
     file = checkpoint / OPTIMIZER
     with readable(file):
@@ -260,11 +241,7 @@ def read_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer, mapped: b
 
 
 def read_rank(checkpoint: Path) -> dict[str, Any]:
-    """Return what was kept of this process: `generators` and `sums`.
-
-    Raises:
-        DataError: it cannot be read, or lacks something.
-    """
+    """Return what was kept of this process: `generators` and `sums`."""
     file = checkpoint / RANKS
     with readable(file):
         ranks: list[dict[str, Any]] = torch.load(file, map_location="cpu", weights_only=True)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from distilvec.alignment.pieces import ENDS
+from distilvec.corpus import Corpus
 from distilvec.teachers.signals import Wanted
 from distilvec.training.items import PreparedCorpus
 from distilvec.training.sources import shifted
 from distilvec.training.tokens import TokenizedCorpus
-
-if TYPE_CHECKING:
-    from distilvec.corpus import Corpus
 
 
 class SignalSource(Protocol):
@@ -35,10 +32,7 @@ def fetch_all(sources: Sequence[SignalSource], rows: np.ndarray, features: dict[
     fetched = [source.fetch(rows) for source in sources]
     for signals in fetched:
         if signals.get("alignments"):
-            mask = features["attention_mask"].bool()
-            signals["alignments"] = {
-                mode: p if mode == ENDS else shifted(p, mask, side=0) for mode, p in signals["alignments"].items()
-            }
+            signals["alignments"] = shifted(signals["alignments"], features["attention_mask"].bool(), side=0)
     return fetched
 
 

@@ -2,49 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import functools
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from distilvec.allocator import keep_freed_memory
+from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
-from distilvec.errors import GO_ON, DistilvecError, DivergedError, EnvironmentProblem, Interrupted
+from distilvec.errors import GO_ON, DivergedError, EnvironmentProblem, Interrupted
 from distilvec.evenly import sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.methods.base import Method, Needs
-from distilvec.modules.blocks import find_transformer
+from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.students.tap import StudentTap
+from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherInfo
-from distilvec.training.attention import attention, choose_attention, rehearse
 from distilvec.training.checkpoint import newest_checkpoint, read_state, refuse_other_data, tidy
 from distilvec.training.checks import check_checkpointing, check_training, companions_of, data_mark
-from distilvec.training.compiling import compilation, compiled
 from distilvec.training.data import Collator, SignalSource
 from distilvec.training.distributed import apart, barrier, join, rank
 from distilvec.training.items import PreparedCorpus
 from distilvec.training.loop import Loop
+from distilvec.training.network import as_it_trains
 from distilvec.training.sample import SAMPLE, free_maps, make_sample, on_device
 from distilvec.training.sources import LiveSource
 from distilvec.training.step import Distiller, Extras, describe
 from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
     from sentence_transformers import SentenceTransformer
-
-    from distilvec.corpus import Corpus
-    from distilvec.recipe import OptimizerSection, TrainingSection
-    from distilvec.tasks.base import Task
 
 
 #: Held-out rows over which the terms are averaged after training.
@@ -273,12 +268,7 @@ def _train(loop: Loop, checkpoint: Path | None) -> None:
         Interrupted: after the checkpoint is saved.
         EnvironmentProblem: the device has no room for a step.
     """
-    student, step = loop.trained.student, functools.partial(rehearse, loop)
-    kernel = choose_attention(student, step, loop.home, steps=loop.steps, device=loop.device)
-    checkpointing = gradient_checkpointing(student, on=loop.training.gradient_checkpointing)
-
-    compiling = compiled(student, compilation(loop.training))
-    with attention(student, kernel), checkpointing, compiling, StopSignals() as signals:
+    with as_it_trains(loop), StopSignals() as signals:
         loop.signals = signals
         try:
             loop.train(checkpoint)
@@ -297,31 +287,6 @@ def _train(loop: Loop, checkpoint: Path | None) -> None:
             remedy=f"{GO_ON[0].upper()}{GO_ON[1:]}.",
             number=signals.number or signal.SIGINT,
         )
-
-
-@contextlib.contextmanager
-def gradient_checkpointing(student: SentenceTransformer, *, on: bool) -> Iterator[None]:
-    """While the block runs, what the student's blocks compute is computed again in the backward pass.
-
-    Raises:
-        DistilvecError: the student has no blocks that can do so.
-    """
-    if not on:
-        yield
-        return
-    model: Any = getattr(find_transformer(student), "model", None)
-    if not getattr(model, "supports_gradient_checkpointing", False):
-        raise DistilvecError(
-            "this student has no blocks that could be computed again in the backward pass",
-            where="training.gradient_checkpointing",
-            remedy="Leave it out; training.mini_batch_size or a smaller batch_size saves memory here.",
-        )
-    kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # its name before
-    getattr(model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
-    try:
-        yield
-    finally:
-        getattr(model, f"{kind}_checkpointing_disable")()
 
 
 def _outcome(loop: Loop, free: list[np.ndarray]) -> Fitted:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import get_worker_info
 
+from distilvec.corpus import Corpus
 from distilvec.errors import DataError, DistilvecError
 from distilvec.kinds.base import Kind
 from distilvec.modules.pipeline import item_kinds, reads_texts
 from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sentence_transformers import SentenceTransformer
-
-    from distilvec.corpus import Corpus
 
 #: Prepared items are kept in memory up to so many bytes, by all workers together; the rest is read in every epoch.
 CACHE_BYTES = 2 << 30
@@ -56,19 +54,14 @@ class PreparedCorpus:
         wanted = [int(row) for row in rows]
         if not self._prepares:
             return dict(self._student.preprocess(self._texts(np.asarray(wanted))))
-        fresh = dict(self._prepared([row for row in wanted if row not in self._cache]))
-        return dict(self._module.collate([fresh[row] if row in fresh else self._cache[row] for row in wanted]))
-
-    def _prepared(self, rows: list[int]) -> list[tuple[int, Any]]:
-        if not rows:
-            return []
-        prepared = list(zip(rows, self._module.prepare(self._texts(np.asarray(rows))), strict=True))
-        for row, item in prepared:
-            size = bytes_of(item)
-            if row not in self._cache and size <= self.room:
+        missing = [row for row in wanted if row not in self._cache]
+        made = self._module.prepare(self._texts(np.asarray(missing))) if missing else []
+        fresh = dict(zip(missing, made, strict=True))
+        for row, item in fresh.items():
+            if (size := bytes_of(item)) <= self.room:
                 self._cache[row] = item
                 self.room -= size
-        return prepared
+        return dict(self._module.collate([fresh[row] if row in fresh else self._cache[row] for row in wanted]))
 
 
 def share_room(tokens: Any, _: int) -> None:
@@ -79,11 +72,7 @@ def share_room(tokens: Any, _: int) -> None:
 
 
 def student_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> TokenizedCorpus | PreparedCorpus:
-    """Return what the student reads of a corpus: token ids, made once and kept in a file, or prepared items.
-
-    Raises:
-        DistilvecError: the student reads another kind of item than the corpus has.
-    """
+    """Return what the student reads of a corpus: token ids, made once and kept in a file, or prepared items."""
     check_items(student, corpus.kind, "student")
     if corpus.kind.tokenized or corpus.modality not in item_kinds(student):
         return TokenizedCorpus.build(student, corpus.texts, len(corpus), cache, corpus.fingerprint)
@@ -103,11 +92,7 @@ def check_items(model: SentenceTransformer, kind: Kind, where: str) -> None:
 
 
 def bytes_of(item: Any) -> int:
-    """Size of arrays or tensors, of numbers, and of tuples, lists and dictionaries of them; None has none.
-
-    Raises:
-        DataError: it is something else.
-    """
+    """Size of arrays or tensors, of numbers, and of tuples, lists and dictionaries of them; None has none."""
     if hasattr(item, "nbytes"):
         return int(item.nbytes)
     if isinstance(item, dict):

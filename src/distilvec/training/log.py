@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from distilvec.errors import GO_ON, EnvironmentProblem
 from distilvec.files import write_text
+from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.system_errors import system_problem
 from distilvec.training.distributed import mean_over_ranks
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-
-    from distilvec.recipe import OptimizerSection, TrainingSection
 
 
 @dataclass
@@ -96,11 +93,7 @@ class RunLog:
         write_text(file, "".join(line + "\n" for line in kept))
 
     def open_trackers(self, training: TrainingSection, optimizer: OptimizerSection) -> None:
-        """Begin the run in every tracker, with the recipe's values.
-
-        Raises:
-            EnvironmentProblem: a tracker refuses; an address or a login may be missing.
-        """
+        """Begin the run in every tracker, with the recipe's values."""
         values = {**optimizer.model_dump(exclude={"sharpness"}), **training.model_dump()}
         plain = {name: value for name, value in values.items() if isinstance(value, bool | int | float | str)}
         named = {"wandb": "name", "trackio": "name", "mlflow": "run_name"}

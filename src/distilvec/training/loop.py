@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -34,18 +36,15 @@ from distilvec.training import distributed as ranks
 from distilvec.training import sharding
 from distilvec.training.data import Collator, amount
 from distilvec.training.distributed import rank, world_size
+from distilvec.training.diverged import diverged_gradient, diverged_loss
 from distilvec.training.generators import generators, set_generators
 from distilvec.training.items import share_room
 from distilvec.training.log import RunLog, Sums
 from distilvec.training.optimizers import make_optimizer, make_schedule
 from distilvec.training.sample import on_device
 from distilvec.training.samplers import BucketedBatches
+from distilvec.training.sharpness import SharpStep
 from distilvec.training.step import Distiller
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-
-    from distilvec.training.sharpness import SharpStep
 
 #: Seconds between checkpoints where the recipe names no steps: an epoch can be days.
 HALF_HOUR = 1800.0
@@ -103,11 +102,8 @@ class Loop:
         narrow = self.accelerator.mixed_precision == "bf16"
         self.optimizer = make_optimizer(self.trained, training, self.section, narrow=narrow)
         self.schedule = make_schedule(training, self.optimizer, self.steps)
-        self.sharp: SharpStep | None = None
-        if self.section.sharpness is not None:
-            from distilvec.training.sharpness import SharpStep
-
-            self.sharp = SharpStep(self, self.section.sharpness)
+        sharpness = self.section.sharpness
+        self.sharp = None if sharpness is None else SharpStep(self, sharpness)
         self.state, self.sums = checkpoints.State(global_step=0), Sums()
         self.progress, self.note, self.stopped = Ticker("training", "steps"), "", False
         self.step_rows: list[Tensor] = []
@@ -115,10 +111,7 @@ class Loop:
     # the whole
 
     def train(self, checkpoint: Path | None = None) -> None:
-        """Train to the end, to the end of patience, or to a signal.
-
-        Args:
-            checkpoint: where to go on; None = from the beginning.
+        """Train from a checkpoint, or from the beginning, to the end, to the end of patience, or to a signal.
 
         Raises:
             DivergedError: a loss, gradient or weight is not finite; it names the rows.
@@ -144,7 +137,10 @@ class Loop:
     def _run_epoch(self) -> None:
         """The steps of an epoch that are not done yet, or those up to the end of the training."""
         epoch, done = divmod(self.state.global_step, self.per_epoch)
-        for window in self._windows(epoch, done * self.training.gradient_accumulation_steps):
+        size = self.training.gradient_accumulation_steps  # micro-batches of a step
+        self.sampler.set_epoch(epoch, done * size)
+        batches = iter(self.loader)
+        while window := list(itertools.islice(batches, size)):
             self._follow(self.step(window))
             if self._is_over():
                 break
@@ -196,13 +192,6 @@ class Loop:
             worker_init_fn=functools.partial(share_room, self.collator.tokens),
         )
 
-    def _windows(self, epoch: int, skip: int) -> Iterator[list[dict[str, Any]]]:
-        """The micro-batches of every step of an epoch, but for those of the first `skip`."""
-        self.sampler.set_epoch(epoch, skip)
-        batches = iter(self.loader)
-        while window := list(itertools.islice(batches, self.training.gradient_accumulation_steps)):
-            yield window
-
     # a step
 
     def step(self, window: list[dict[str, Any]]) -> Tensor:
@@ -244,8 +233,7 @@ class Loop:
         with self.synchronised(last):
             result = self.forward(inputs)
             self.backward(result["loss"] * share)
-        loss: Tensor = result["loss"].detach()
-        return loss
+        return result["loss"].detach()
 
     def forward(self, inputs: dict[str, Any], *, perturbed: bool = False) -> dict[str, Any]:
         """One forward of the distiller.
@@ -256,8 +244,6 @@ class Loop:
             result: dict[str, Any] = self.model(**inputs)
         if not perturbed:
             if not torch.isfinite(result["loss"]):
-                from distilvec.training.diverged import diverged_loss
-
                 step, gathered = self.state.global_step + 1, self.trained.gathers
                 raise diverged_loss(result, inputs, self.describe, step, gathered=gathered)
             self.sums.add(result)
@@ -291,8 +277,6 @@ class Loop:
             scaler.unscale_(self.optimizer)
         norm = sharding.clip(self.model.parameters(), self.training.max_grad_norm)
         if scaler is None and not math.isfinite(float(norm)):  # loss scaling leaves out such steps itself
-            from distilvec.training.diverged import diverged_gradient
-
             raise diverged_gradient(torch.cat(self.step_rows), self.describe, self.state.global_step + 1)
         self.step_rows = []
         return norm
@@ -373,7 +357,7 @@ class Loop:
             "scaler": None if scaler is None else scaler.state_dict(),
         }
         sums = asdict(self.sums) | {"seconds": self.seconds}
-        every = ranks.gather_objects({"generators": generators(), "sums": sums})
+        every = gather_object([{"generators": generators(), "sums": sums}])
         if rank() == 0:
             self.state.data = self.data
             checkpoints.write(home, self.state, distiller, optimizer, every)

@@ -125,7 +125,9 @@ class DistillationLoss(Distiller):
             present=torch.ones(len(rows), dtype=torch.bool, device=device),
             sentence=torch.from_numpy(self.store.read(rows)).to(device),
         )
-        with self._autocast(device):
+        # What accelerate wraps around the model's own forward, which the tap does not go through.
+        narrow = torch.autocast(device.type, self._precision) if self._precision else contextlib.nullcontext()
+        with narrow:
             terms, _ = self.terms(dict(features[0]), [signals], torch.from_numpy(self.store.keys(rows)).to(device))
         # What is only looked at (weight 0) is no part of a loss.
         return {name: term.weight * mean_of(term) for name, term in terms.items() if term.weight}
@@ -249,12 +251,6 @@ class DistillationLoss(Distiller):
                 "trainer = loss.bind(trainer) sees to both"
             )
         return 0.0
-
-    def _autocast(self, device: torch.device) -> Any:
-        """Return what accelerate wraps around the model's own forward, which the tap does not go through."""
-        if self._precision is None:
-            return contextlib.nullcontext()
-        return torch.autocast(device.type, self._precision)
 
 
 class _StoredVectors:

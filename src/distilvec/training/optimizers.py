@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,12 +10,9 @@ from torch.distributed.tensor import DTensor
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import token_head
+from distilvec.optim import Muon, SharpnessAware, hidden_matrices
 from distilvec.recipe import OptimizerSection, SharpnessSection, TrainingSection, given
 from distilvec.training.step import Distiller
-
-if TYPE_CHECKING:
-    from distilvec.optim import SharpnessAware
-
 
 _RHO = {"disam": 0.01}  # where the recipe is silent; those of sam and asam are the optimizer's own
 #: Names of what has no weight decay, beside all of a LayerNorm.
@@ -25,11 +22,7 @@ _UNDECAYED = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_nor
 def make_optimizer(
     distiller: Distiller, training: TrainingSection, optimizer: OptimizerSection, *, narrow: bool
 ) -> torch.optim.Optimizer:
-    """The optimiser of all trained parameters, with sharpness-aware steps where they are asked for.
-
-    Args:
-        narrow: whether the training computes in bfloat16.
-    """
+    """The optimiser of all trained parameters, of a training in bfloat16 if it is `narrow`."""
     groups = parameter_groups(distiller, optimizer)
     lr, betas = given(optimizer.lr, "optimizer.lr"), (training.adam_beta1, training.adam_beta2)
     adam: dict[str, Any] = {"lr": lr, "betas": betas, "eps": training.adam_epsilon}
@@ -37,8 +30,6 @@ def make_optimizer(
         adam["fused"] = True
     made: torch.optim.Optimizer
     if optimizer.muon:
-        from distilvec.optim import Muon
-
         made = Muon(groups, dtype=torch.bfloat16 if narrow else torch.float32, **adam)
     elif training.optim == "sgd":
         made = torch.optim.SGD(groups, lr)
@@ -52,22 +43,12 @@ def make_optimizer(
 
 
 def _sharp(base: torch.optim.Optimizer, section: SharpnessSection) -> SharpnessAware:
-    from distilvec.optim import SharpnessAware
-
     return SharpnessAware(
         base,
         kind="sam" if section.kind == "disam" else section.kind,
         rho=_RHO.get(section.kind) if section.rho is None else section.rho,
         **section.model_dump(include={"eta", "every", "scale", "bias"}),
     )
-
-
-def _matrices(distiller: Distiller) -> set[int]:
-    """Ids of the student's matrices that Muon takes; logits of tokens are as little hidden as the table of tokens."""
-    from distilvec.optim import hidden_matrices
-
-    head = token_head(distiller.student)
-    return {id(each) for each in hidden_matrices(distiller.student) if head is None or each is not head.weight}
 
 
 def parameter_groups(distiller: Distiller, optimizer: OptimizerSection) -> list[dict[str, Any]]:
@@ -78,7 +59,11 @@ def parameter_groups(distiller: Distiller, optimizer: OptimizerSection) -> list[
     students = {id(parameter) for parameter in distiller.student.parameters()}
     rates = distiller.method.rates()
     paces = {id(parameter): rate for module, rate in rates.items() for parameter in module.parameters()}
-    matrices = _matrices(distiller) if optimizer.muon else set()
+    matrices: set[int] = set()
+    if optimizer.muon:
+        head = token_head(distiller.student)  # logits of tokens are as little hidden as the table of tokens
+        hidden = hidden_matrices(distiller.student)
+        matrices = {id(each) for each in hidden if head is None or each is not head.weight}
     groups: dict[tuple[bool, bool, float, bool, bool], list[nn.Parameter]] = {}
     for name, parameter in distiller.named_parameters():
         if parameter.requires_grad:
@@ -101,11 +86,7 @@ def parameter_groups(distiller: Distiller, optimizer: OptimizerSection) -> list[
 
 
 def make_schedule(training: TrainingSection, optimizer: torch.optim.Optimizer, steps: int) -> Any:
-    """The schedule of the learning rates over so many steps.
-
-    Raises:
-        DistilvecError: options that this schedule does not take.
-    """
+    """The schedule of the learning rates over so many steps."""
     from transformers import get_scheduler
 
     kind, warmup, options = training.lr_scheduler_type, training.warmup(steps), dict(training.lr_scheduler_kwargs)

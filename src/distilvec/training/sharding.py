@@ -101,14 +101,8 @@ def part(value: Tensor, like: Tensor) -> Tensor:
 def whole_state(optimizer: torch.optim.Optimizer, folder: Path) -> dict[str, Any]:
     """The optimiser's state with whole tensors; every process has to ask, and the first alone gets them.
 
-    What is sharded is gathered one tensor at a time and lies in files, of which the tensors are views: all of it would
-    be more than a process has room for.
-
-    Args:
-        folder: for these files; the checkpoint is written from them.
-
-    Raises:
-        EnvironmentProblem: they cannot be written.
+    What is sharded is gathered one tensor at a time and lies in files in this folder, of which the tensors are views:
+    all of it would be more than a process has room for. The checkpoint is written from them.
     """
     state: dict[str, Any] = optimizer.state_dict()
     numbers = count()
@@ -154,11 +148,7 @@ def average_whole(parameters: Iterable[nn.Parameter]) -> None:
 
 @torch.no_grad()
 def clip(parameters: Iterable[nn.Parameter], most: float | None) -> Tensor:
-    """Norm of the gradients of all parameters, before they are made shorter where it is more than `most`.
-
-    Args:
-        most: None or 0 = gradients are measured and left as they are.
-    """
+    """Norm of the gradients of all parameters, before they are made shorter where it is more than `most`, if given."""
     kept = [parameter for parameter in parameters if parameter.grad is not None]
     gradients = [parameter.grad for parameter in kept if parameter.grad is not None]
     sharded = [each for each in gradients if isinstance(each, DTensor)]

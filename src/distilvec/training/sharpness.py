@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from distilvec.optim import SharpnessAware, domain_ascent
+from distilvec.optim import domain_ascent
 from distilvec.optim.sharpness import local
+from distilvec.recipe import SharpnessSection
 from distilvec.training.distributed import any_rank, gather_rows
 from distilvec.training.generators import generators, set_generators
 
-if TYPE_CHECKING:
-    from distilvec.recipe import SharpnessSection
-
 logger = logging.getLogger(__name__)
-
-
-class Steps(Protocol):
-    """The part of the `Loop` that a step uses."""
-
-    model: nn.Module
-    distiller: Any
-    optimizer: Any
-    sums: Any
-
-    def plain_step(self, inputs: dict[str, Any], share: float, *, last: bool) -> Tensor: ...
-    def forward(self, inputs: dict[str, Any], *, perturbed: bool = False) -> dict[str, Any]: ...
-    def backward(self, loss: Tensor) -> None: ...
-    def synchronised(self, on: bool) -> AbstractContextManager[None]: ...
 
 
 class SharpStep:
@@ -42,11 +25,11 @@ class SharpStep:
     micro-batches of an optimiser step are kept, and the ascent follows the gradient of all of them.
 
     Args:
-        loop: whose forward and backward are used, and whose optimiser is `SharpnessAware`.
+        loop: a `Loop`, whose forward and backward are used, and whose optimiser is `SharpnessAware`.
         section: how the recipe wants it.
     """
 
-    def __init__(self, loop: Steps, section: SharpnessSection) -> None:
+    def __init__(self, loop: Any, section: SharpnessSection) -> None:
         self.loop, self.fresh_dropout = loop, section.fresh_dropout
         self.per_batch, self.local = section.per == "batch", section.ascent == "local"
         weight = 0.1 if section.domains is None else section.domains
@@ -57,7 +40,6 @@ class SharpStep:
     def __call__(self, inputs: dict[str, Any], share: float, *, last: bool) -> Tensor:
         """`Loop.micro_step` with two passes; returns the unperturbed loss."""
         loop, optimizer = self.loop, self.loop.optimizer
-        assert isinstance(optimizer, SharpnessAware)
         if optimizer.rho == 0 or optimizer.count % optimizer.every:
             return loop.plain_step(inputs, share, last=last)
         if not self.window:
@@ -81,7 +63,8 @@ class SharpStep:
                     loop.backward(loop.forward(kept, perturbed=True)["loss"] * part)
         finally:
             optimizer.restore()
-            _restore_statistics(statistics)
+            for value, copy in statistics:
+                value.copy_(copy)
             self.window.clear()
         if not self.fresh_dropout:
             set_generators(after)
@@ -132,9 +115,3 @@ def _statistics(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
     """
     norms = [each for each in module.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
     return [(value, value.clone()) for norm in norms for value in norm.buffers(recurse=False)]
-
-
-@torch.no_grad()
-def _restore_statistics(kept: list[tuple[Tensor, Tensor]]) -> None:
-    for value, copy in kept:
-        value.copy_(copy)

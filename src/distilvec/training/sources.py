@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from distilvec.alignment.pieces import ENDS
-from distilvec.errors import DataError, DistilvecError
+from distilvec.corpus import Corpus
+from distilvec.errors import DataError
 from distilvec.files import scratch, spilled
 from distilvec.store import RaggedSignal, SignalStore, read_vocabulary
+from distilvec.teachers import Teacher
 from distilvec.teachers.signals import DIGEST, NEXT, Wanted
+from distilvec.training.derived import DigestedCorpus, TeacherTokens, align_corpus
+from distilvec.training.items import PreparedCorpus
 from distilvec.training.row_numbers import Ragged, filled, square
-
-if TYPE_CHECKING:
-    from distilvec.corpus import Corpus
-    from distilvec.teachers import Teacher
-    from distilvec.training.digests import DigestedCorpus
-    from distilvec.training.items import PreparedCorpus
-    from distilvec.training.tokens import TokenizedCorpus
+from distilvec.training.tokens import TokenizedCorpus
 
 #: Corpus rows that are looked up at once.
 _ROWS = 1 << 18
@@ -71,11 +69,7 @@ class StoreSource:
         return (self._rows[start : start + _ROWS] for start in range(0, len(self._rows), _ROWS))
 
     def prepare(self, wanted: Wanted, tokens: TokenizedCorpus | PreparedCorpus) -> None:
-        """Open the signals that a method wants, and align the texts.
-
-        Raises:
-            DataError: where the store lacks a signal.
-        """
+        """Open the signals that a method wants, and align the texts."""
         self._wanted = wanted
         self._signals = {name: RaggedSignal(self.store.path, name) for name in wanted.signals}
         self._places = {name: self._look_up(signal) for name, signal in self._signals.items()}
@@ -88,10 +82,7 @@ class StoreSource:
                     remedy="Run `distilvec teach` with this recipe: it adds what is missing.",
                 )
         if wanted.alignment:
-            assert _refuse_items(tokens, str(self.store.path))
             known = self._rows[self._places["tokenids"][self._rows] >= 0]
-            from distilvec.training.alignments import TeacherTokens, align_corpus
-
             self._pairs = align_corpus(
                 tokens,
                 TeacherTokens(
@@ -105,8 +96,6 @@ class StoreSource:
                 self.store.path / "derived",
             )
         if wanted.digest:
-            from distilvec.training.digests import DigestedCorpus
-
             self._digested = DigestedCorpus(
                 wanted.digest,
                 self._with_maps,
@@ -199,19 +188,12 @@ class LiveSource:
         self._pairs: dict[str, Ragged] = {}
 
     def prepare(self, wanted: Wanted, tokens: TokenizedCorpus | PreparedCorpus) -> None:
-        """Take note of what a method wants, and align the texts.
-
-        Raises:
-            DistilvecError: the teacher cannot give it.
-        """
+        """Take note of what a method wants, and align the texts."""
         self._wanted = wanted
         if wanted.signals:
             self.teacher.refuse(wanted)
         if wanted.alignment:
-            assert _refuse_items(tokens, self.teacher.card.name)
             assert self._cache is not None
-            from distilvec.training.alignments import TeacherTokens, align_corpus
-
             self._pairs = align_corpus(
                 tokens,
                 TeacherTokens(
@@ -244,34 +226,23 @@ class LiveSource:
             fields["logits"] = seen.logits if self._classes is None else seen.logits[:, self._classes]
         if seen.mask is not None:
             fields |= {"mask": seen.mask, "content": seen.content, "tokens": seen.tokens, "attention": seen.attention}
-            fields["alignments"] = {
-                mode: pairs.pairs(index) if mode == ENDS else shifted(pairs.pairs(index), seen.mask, side=1)
-                for mode, pairs in self._pairs.items()
-            }
+            aligned = {mode: pairs.pairs(index) for mode, pairs in self._pairs.items()}
+            fields["alignments"] = shifted(aligned, seen.mask, side=1)
         if seen.next:
             fields["next"] = seen.next
         return fields
 
 
-def _refuse_items(tokens: TokenizedCorpus | PreparedCorpus, where: str) -> TypeGuard[TokenizedCorpus]:
-    """Refuse to align what has no tokens."""
-    if not hasattr(tokens, "tokenizer"):
-        raise DistilvecError(
-            "this method aligns tokens, and the student's items have none",
-            where=where,
-            remedy="Choose a method on sentence vectors (`distilvec methods`).",
-        )
-    return True
-
-
-def shifted(pairs: Tensor, mask: Tensor, side: int) -> Tensor:
-    """Pairs [B, P, 2] of positions without padding -> positions in tensors that may be padded on the left.
+def shifted(alignments: dict[str, Tensor], mask: Tensor, side: int) -> dict[str, Tensor]:
+    """Pairs [B, P, 2] of positions without padding -> positions in tensors that may be padded on the left, by mode.
 
     Args:
         mask: bool [B, S] or [B, T], True = not padding.
         side: 0 for the student's positions, 1 for the teacher's.
     """
-    start = mask.int().argmax(-1)
-    moved = pairs.clone()
-    moved[..., side] += torch.where(pairs[..., side] >= 0, start[:, None], 0)
+    start = mask.int().argmax(-1, keepdim=True)
+    moved = {mode: pairs.clone() for mode, pairs in alignments.items()}
+    for mode, pairs in moved.items():
+        if mode != ENDS:  # which are numbers of tokens, not positions
+            pairs[..., side] += torch.where(pairs[..., side] >= 0, start, 0)
     return moved

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from distilvec.corpus.keys import PAIR, split_pair
-from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError
 from distilvec.files import scratch, writing
 from distilvec.modules.contents import Contents
 from distilvec.modules.pipeline import default_prompt
@@ -105,13 +105,7 @@ class TokenizedCorpus:
         place = folder / f"offsets-{name}.npy", files
         if (table := whole_table(place, notes=1)) is None:
             _write(tokenize, texts, count, place)
-            table = whole_table(place, notes=1)
-        if table is None:
-            raise EnvironmentProblem(
-                "the token ids that were written are not what is read",
-                where=str(place[0]),
-                remedy="Does another program write there, or is the disk faulty?",
-            )
+            table = np.load(place[0], mmap_mode="r")
         arrays = [mapped(file, dtype, (int(table[-1]),)) for file, dtype in files.items()]
         return cls(table[1 + len(files) :], arrays, tokenize, student.tokenizer, name, prompt_length)
 

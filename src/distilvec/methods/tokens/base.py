@@ -12,20 +12,12 @@ from typing import ClassVar, Literal, cast
 from torch import Tensor, nn
 
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Needs,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    Wanted,
-)
+from distilvec.methods.base import Batch, Needs, Sample, Term, WantedOfStudent
 from distilvec.methods.projected import PerTeacher
-from distilvec.methods.tokens import class_logits, next_tokens
+from distilvec.methods.tokens import class_logits, next_tokens, pairs
 from distilvec.methods.tokens.maps import Sides
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals, Wanted
 
 Form = Literal["auto", "logits", "embedding"]
 FORM = "on class logits, on token states, or auto: logits where there is a task, token states where there is none [S]"
@@ -73,11 +65,6 @@ class TokenMethod(PerTeacher):
         """Weight of SimCSE: of the option `alpha`, if there is one."""
         return 0.0 if has_task(student) else float(getattr(self.options, "alpha", 0.0))
 
-    @property
-    def simcse_temperature(self) -> float:
-        """Temperature of SimCSE."""
-        return float(self.options.temperature) if self.only_states else parts.SIMCSE_TEMPERATURE
-
     def needs(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         form = self.form(student)
         if form == "next":
@@ -92,8 +79,10 @@ class TokenMethod(PerTeacher):
         return needs._replace(student=needs.student._replace(views=2), coupled=True)
 
     def needs_of_states(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        """Say what the form on states needs, SimCSE left out."""
-        raise NotImplementedError
+        """Say what the form on states needs, SimCSE left out. Default: the last states, and pairs of equal tokens."""
+        own, theirs = pairs.last_layers(self.name, student, teachers)
+        wanted = tuple(Wanted(tokens=(layer,), alignment=("strict",)) for layer in theirs)
+        return Needs(WantedOfStudent(tokens=(own,)), wanted, sentence=False)
 
     def build(self, student: StudentInfo, teachers: Sequence[TeacherInfo], sample: Sample) -> None:
         self.chosen = form = self.form(student)
@@ -101,13 +90,13 @@ class TokenMethod(PerTeacher):
         self.suffixes, self.shares = parts.names("", teachers), parts.shares(teachers, 1 - self.simcse_weight)
         self.heads, self.standardize, self.maps = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         sides = [Sides(student, teacher, index, sample) for index, teacher in enumerate(teachers)]
-        {"next": self.build_next, "logits": self.build_logits, "states": self.build_states}[form](sides)
+        if form == "next":
+            self.build_next(sides)
+        elif form == "states":
+            self.build_states(sides)
 
     def build_next(self, every: Sequence[Sides]) -> None:
         """Create what the form on the next token trains. Default: nothing."""
-
-    def build_logits(self, every: Sequence[Sides]) -> None:
-        """Create what the form on class logits trains. Default: nothing."""
 
     def build_states(self, every: Sequence[Sides]) -> None:
         """Create what the form on states trains."""
@@ -123,7 +112,8 @@ class TokenMethod(PerTeacher):
     def forward(self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch) -> dict[str, Term]:
         terms = {}
         if self.simcse_weight:
-            terms["simcse"] = parts.simcse(student, batch, self.simcse_temperature, self.simcse_weight)
+            temperature = self.options.temperature if self.only_states else parts.SIMCSE_TEMPERATURE
+            terms["simcse"] = parts.simcse(student, batch, temperature, self.simcse_weight)
         return terms | super().forward(student, teachers, batch)
 
     def terms_of(self, index: int, student: StudentOutput, signals: TeacherSignals, batch: Batch) -> dict[str, Term]:
@@ -151,8 +141,8 @@ class TokenMethod(PerTeacher):
 
     @property
     def weight(self) -> float:
-        """Weight of the term on class logits or the next token."""
-        return 1.0
+        """Weight of the term on class logits or the next token: the constant of that name, if there is one."""
+        return float(getattr(self.options.fixed, "weight", 1.0))
 
     def compare_states(
         self, index: int, student: StudentOutput, signals: TeacherSignals, batch: Batch

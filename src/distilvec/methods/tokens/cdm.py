@@ -29,6 +29,7 @@ sentence term has a map of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -36,21 +37,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Needs,
-    Options,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    Wanted,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Needs, Options, Term
 from distilvec.methods.tokens import next_tokens, pairs
 from distilvec.methods.tokens.base import ALPHA, EMBEDDING_INSTEAD, FORM, Form, TokenMethod
 from distilvec.methods.tokens.maps import ERROR, Error, Sides, unit_error
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals
 
 
 class CDMOptions(Options):
@@ -113,16 +105,14 @@ class CDM(TokenMethod):
 
     def needs_of_states(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
         options = self.options
-        needs = Needs(sentence=options.sentence_weight > 0)
+        sentence = options.sentence_weight > 0
         if not options.token_weight:
-            return needs
+            return Needs(sentence=sentence)
         modes = ["strict"] if options.aggregate == "strict" or options.init == "ridge" else []
         modes += ["full"] if options.aggregate == "path" else []
-        last, layers = pairs.last_layers(self.name, student, teachers)
-        return needs._replace(
-            student=WantedOfStudent(tokens=(last,)),
-            teachers=tuple(Wanted(tokens=(layer,), alignment=tuple(modes)) for layer in layers),
-        )
+        needs = super().needs_of_states(student, teachers)
+        wanted = tuple(replace(one, alignment=tuple(modes)) for one in needs.teachers)
+        return needs._replace(teachers=wanted, sentence=sentence)
 
     def build_next(self, every: Sequence[Sides]) -> None:
         by = self.options.mapping
@@ -176,12 +166,7 @@ class CDM(TokenMethod):
 
 @torch.no_grad()
 def average_partners(states: Tensor, path: pairs.TokenPairs, positions: int) -> tuple[Tensor, Tensor]:
-    """Mean of the teacher's states over each student token's cells of the warping path.
-
-    Args:
-        states: [B, T, D].
-        path: every cell.
-        positions: S.
+    """Mean of the teacher's states [B, T, D] over each student token's cells of the whole warping path.
 
     Returns:
         [B, S, D], zero for tokens without a cell, and bool [B, S], the tokens that have one.

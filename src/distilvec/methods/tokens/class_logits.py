@@ -9,6 +9,7 @@ from torch import Tensor
 
 from distilvec.errors import DistilvecError
 from distilvec.functional import soft_cross_entropy
+from distilvec.methods import parts
 from distilvec.methods.base import StudentInfo, StudentOutput, TeacherInfo, TeacherSignals
 from distilvec.precision import full_precision
 
@@ -48,15 +49,9 @@ def check_class_logits(
 
 
 def class_logits(student: StudentOutput, signals: TeacherSignals) -> tuple[Tensor, Tensor]:
-    """The student's [V, B, C] and the teacher's [B, C], as a step brought them.
-
-    Raises:
-        DistilvecError: one of them is missing.
-    """
-    if student.logits is None or signals.logits is None:
-        side = "student" if student.logits is None else "teacher"
-        raise DistilvecError(f"a batch came without the class logits of the {side}")
-    return student.logits, signals.logits
+    """The student's [V, B, C] and the teacher's [B, C], as a step brought them."""
+    ours = parts.given(student.logits, "the student's class logits")
+    return ours, parts.given(signals.logits, "the teacher's class logits")
 
 
 @full_precision

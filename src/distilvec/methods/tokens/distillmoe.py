@@ -28,24 +28,14 @@ from torch import nn
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Needs,
-    Options,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    Wanted,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Needs, Options, Sample, Term, WantedOfStudent
 from distilvec.methods.tokens import pairs
 from distilvec.methods.tokens.base import TokenMethod
 from distilvec.methods.tokens.dynamic_cka import PAIRS, DynamicCKA
 from distilvec.methods.tokens.experts import Expert, ExpertLosses
 from distilvec.methods.tokens.maps import FixedMap, Sides
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals, Wanted
 
 if TYPE_CHECKING:
     from distilvec.modules.expert_head import ExpertHead
@@ -317,7 +307,4 @@ class DistillMoE(TokenMethod):
         return terms
 
     def compare_states(self, index: int, student: StudentOutput, signals: TeacherSignals, _: Batch) -> dict[str, Term]:
-        if not self.dynamic_cka:
-            return {}
-        found: dict[str, Term] = self.dynamic_cka[index](student, signals, 1 - self.options.moe_weight)
-        return found
+        return self.dynamic_cka[index](student, signals, 1 - self.options.moe_weight) if self.dynamic_cka else {}

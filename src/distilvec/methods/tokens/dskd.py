@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -37,25 +38,15 @@ from torch.nn import functional
 from distilvec.errors import DistilvecError
 from distilvec.functional import normalize
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Needs,
-    Options,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    Wanted,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Needs, Options, Sample, Term
 from distilvec.methods.tokens import class_logits, dual_space, pairs
 from distilvec.methods.tokens.base import ALPHA, TokenMethod
 from distilvec.methods.tokens.dual_space import products
 from distilvec.methods.tokens.maps import ERROR, Error, FixedMap, Sides, unit_error
 from distilvec.modules.blocks import token_head
 from distilvec.modules.projection import RIDGES, projection, validated_ridge
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals, Wanted
 
 logger = logging.getLogger(__name__)
 
@@ -134,20 +125,13 @@ class DSKD(TokenMethod):
                 where=student.name,
                 remedy="Give one of them a weight.",
             )
-        own: tuple[int, ...] = ()
-        theirs: tuple[tuple[int, ...], ...] = ((),) * len(teachers)
+        needs = Needs(teachers=(Wanted(),) * len(teachers))
         if options.token_weight:
-            last, layers = pairs.last_layers(self.name, student, teachers)
-            own, theirs = (last,), tuple((layer,) for layer in layers)
+            needs = super().needs_of_states(student, teachers)
         modes = ("strict",) if options.token_weight and options.init == "ridge" else ()
-        return Needs(
-            WantedOfStudent(tokens=own),
-            tuple(
-                Wanted(tokens=layers, logits=given, alignment=modes)
-                for layers, given in zip(theirs, logits, strict=True)
-            ),
-            sentence=options.sentence_weight > 0 or any(logits),
-        )
+        given = zip(needs.teachers, logits, strict=True)
+        theirs = tuple(replace(one, logits=wanted, alignment=modes) for one, wanted in given)
+        return needs._replace(teachers=theirs, sentence=options.sentence_weight > 0 or any(logits))
 
     def _logit_teachers(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> tuple[bool, ...]:
         """Tell for each teacher whether its class logits are compared."""
@@ -181,8 +165,7 @@ class DSKD(TokenMethod):
                 self.class_heads[str(sides.number)] = ClassHead(sides.sample, sides.number)
 
     def compare_next(self, index: int, student: StudentOutput, signals: TeacherSignals, _: Batch) -> dict[str, Term]:
-        found: dict[str, Term] = self.spaces[index](student, signals, self.student_head)
-        return found
+        return self.spaces[index](student, signals, self.student_head)
 
     def compare_states(
         self, index: int, student: StudentOutput, signals: TeacherSignals, batch: Batch

@@ -33,11 +33,7 @@ from distilvec.precision import full_precision
 
 
 def needs(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-    """The next token along the answer, and the last states of both.
-
-    Raises:
-        DistilvecError: a teacher that writes nothing, or a model that shows no states.
-    """
+    """The next token along the answer, and the last states of both."""
     needed = next_tokens.needs(method, teachers)
     for teacher in teachers:
         if teacher.head is None:

@@ -28,12 +28,7 @@ PAIRS = "strict"
 
 
 class DynamicCKA(nn.Module):
-    """The token part of DistillMoE for one teacher.
-
-    Args:
-        options: of DistillMoE.
-        shared: the map that stands for Q, where there is one map for all.
-    """
+    """The token part of DistillMoE for one teacher; `shared` stands for Q where there is one map for all."""
 
     def __init__(self, options: Any, sides: Sides, shared: nn.Module | None) -> None:
         super().__init__()

@@ -26,26 +26,15 @@ from torch import Tensor
 
 from distilvec.functional import centred_gram, cka_distance_to_gram, normalize, sinkhorn, transport_cost
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Digest,
-    Needs,
-    Options,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    Wanted,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Needs, Options, Term, WantedOfStudent
 from distilvec.methods.tokens import importance, pairs
 from distilvec.methods.tokens.base import TokenMethod
 from distilvec.methods.tokens.importance import Normalizer
 from distilvec.methods.tokens.maps import Sides
 from distilvec.methods.tokens.pairs import LayerMap, PairMode
 from distilvec.precision import full_precision
-from distilvec.teachers.signals import DIGEST
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import DIGEST, Digest, TeacherInfo, TeacherSignals, Wanted
 
 #: Of both presets, the paper's and that of the published code.
 _PUBLISHED: dict[str, Any] = {

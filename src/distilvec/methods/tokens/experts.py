@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from distilvec.errors import DistilvecError
 from distilvec.functional import cosine_distance, expert_similarity, gate_floor_penalty, info_nce, margin_gap
 from distilvec.methods import parts
 from distilvec.methods.base import Batch, StudentOutput, TeacherInfo, TeacherSignals, Term
@@ -53,20 +52,15 @@ class ExpertLosses(nn.Module):
         self.register_buffer("teacher_weights", weights, persistent=False)
         by_expert = [parts.names(expert, teachers) for expert in experts]
         self.names = [names[teacher] for teacher in range(len(teachers)) for names in by_expert]
-        self.maps = nn.ModuleList(
-            self._expert_maps(outputs[:, index * len(experts) :], teacher, signals[index], shared[index])
-            for index, teacher in enumerate(teachers)
-        )
-
-    def _expert_maps(
-        self, outputs: Tensor, teacher: TeacherInfo, signals: TeacherSignals, shared: nn.Module | None
-    ) -> nn.ModuleDict:
-        """W1 and W2 of one teacher; the third expert stays in the student's space."""
-        maps = nn.ModuleDict()
-        for place, expert in enumerate(self.experts):
-            if expert != "margin":
-                maps[expert] = shared or parts.teacher_head(outputs[:, place], teacher, signals, self.options.init)
-        return maps
+        self.maps = nn.ModuleList()  # per teacher W1 and W2; the third expert stays in the student's space
+        for index, teacher in enumerate(teachers):
+            maps = nn.ModuleDict()
+            for place, expert in enumerate(experts, index * len(experts)):
+                if expert != "margin":
+                    maps[expert] = shared[index] or parts.teacher_head(
+                        outputs[:, place], teacher, signals[index], options.init
+                    )
+            self.maps.append(maps)
 
     def forward(
         self, student: StudentOutput, teachers: Sequence[TeacherSignals], batch: Batch, weight: float
@@ -75,10 +69,12 @@ class ExpertLosses(nn.Module):
         options, count = self.options, len(self.names)
         outputs = student.embedding.unsqueeze(-2).expand(*student.embedding.shape[:-1], count, -1)
         if options.head:
-            outputs = _extra(student, "expert_outputs")
+            outputs = parts.given(
+                student.extras.get("expert_outputs"), '"expert_outputs" (attach(student) adds a head)'
+            )
         losses = self._losses(outputs, teachers, batch)  # [V, B, E]
         known = torch.stack([one.present for one in teachers], -1).repeat_interleave(len(self.experts), -1)  # [B, E]
-        gate = _extra(student, "gate").float() if options.head else None
+        gate = student.extras["gate"].float() if options.head else None
         values = self._weighted(losses, known, gate)
         terms = {"moe": parts.counted(values, known.any(-1), weight)}
         for place, name in enumerate(self.names):
@@ -100,21 +96,17 @@ class ExpertLosses(nn.Module):
         losses = []
         for index, signals in enumerate(teachers):
             target, present = parts.sentence(signals), signals.present
+            maps = cast(nn.ModuleDict, self.maps[index])
             for place, expert in enumerate(self.experts):
                 own = outputs[..., index * len(self.experts) + place, :]
                 if expert == "margin":
                     values = margin_gap(own, target, self.options.margin, present)
                 elif expert == "cosine":
-                    values = cosine_distance(self._map(index, expert)(own), target)
+                    values = cosine_distance(maps[expert](own), target)
                 else:
-                    values = self._contrast(self._map(index, expert)(own), target, present, batch)
+                    values = self._contrast(maps[expert](own), target, present, batch)
                 losses.append(values.masked_fill(~present, 0))
         return torch.stack(losses, -1)
-
-    def _map(self, teacher: int, expert: str) -> nn.Module:
-        maps = self.maps[teacher]
-        assert isinstance(maps, nn.ModuleDict)
-        return maps[expert]
 
     def _contrast(self, own: Tensor, target: Tensor, present: Tensor, batch: Batch) -> Tensor:
         """[V, B] InfoNCE against the teacher's vectors of the batch."""
@@ -141,12 +133,3 @@ class ExpertLosses(nn.Module):
             level = compared.sum((0, 1)) / seen.sum((0, 1)).clamp_min(1)
             compared = compared / level.clamp_min(1e-6)
         return values + ((gate - gate.detach()) * compared).sum(-1)
-
-
-def _extra(student: StudentOutput, name: str) -> Tensor:
-    if name not in student.extras:
-        raise DistilvecError(
-            f'the student gives no "{name}", which its expert head should leave behind',
-            remedy="Call attach(student) before training.",
-        )
-    return student.extras[name]

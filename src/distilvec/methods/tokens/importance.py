@@ -18,13 +18,8 @@ Normalizer = Literal["sum", "softmax"]
 
 @torch.no_grad()
 def best_pairs(found: TokenPairs, scores: Tensor, share: float, minimum: int) -> TokenPairs:
-    """The max(minimum, floor(share * n)) of each item's n pairs whose teacher tokens score highest.
-
-    Args:
-        scores: [B, T].
-
-    Returns:
-        TokenPairs, cut to the largest number that an item keeps.
+    """The max(minimum, floor(share * n)) of each item's n pairs whose teacher tokens score [B, T] highest; cut to the
+    largest number that an item keeps.
     """
     chosen = top_tokens(scores.gather(1, found.teacher), found.real, share, minimum)
     most = int(chosen.sum(-1).max()) if chosen.numel() else 0
@@ -70,12 +65,7 @@ def normalized(scores: Tensor, mask: Tensor, by: Normalizer) -> Tensor:
 @torch.no_grad()
 @full_precision
 def path_masses(scores: Tensor, path: TokenPairs, positions: int) -> tuple[Tensor, Tensor]:
-    """Masses of both sides when each teacher token shares its own equally over its cells of the warping path.
-
-    Args:
-        scores: [B, T], >= 0.
-        path: every cell of the path.
-        positions: S.
+    """Masses of both sides when each teacher token shares its score [B, T] equally over its cells of the whole path.
 
     Returns:
         student [B, S], teacher [B, T], each summing to 1, or 0 for an item without path.

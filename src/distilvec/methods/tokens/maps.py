@@ -75,11 +75,7 @@ class Sides(NamedTuple):
 
     @property
     def batches(self) -> list[tuple[StudentOutput, list[TeacherSignals]]]:
-        """The batches of the sample with token states.
-
-        Raises:
-            DistilvecError: it has none.
-        """
+        """The batches of the sample with token states."""
         if not self.sample.batches:
             raise DistilvecError(
                 "the token maps and statistics of this method are computed from token states, and the sample has none",
@@ -88,11 +84,7 @@ class Sides(NamedTuple):
         return self.sample.batches
 
     def standardizer(self, layer: int, wanted: bool) -> nn.Module:
-        """Per-dimension statistics of a teacher's token states over the sample's content tokens, or the identity.
-
-        Raises:
-            DataError: the sample holds no token.
-        """
+        """Per-dimension statistics of a teacher's token states over the sample's content tokens, or the identity."""
         if not wanted:
             return nn.Identity()
         count, total, squares = 0, torch.zeros(()).double(), torch.zeros(()).double()

@@ -29,21 +29,12 @@ from torch import Tensor, nn
 
 from distilvec.functional import cosine_distance
 from distilvec.methods import parts
-from distilvec.methods.base import (
-    Batch,
-    Needs,
-    Options,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    Wanted,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Options, Term
 from distilvec.methods.tokens import next_tokens, pairs
 from distilvec.methods.tokens.base import ALPHA, EMBEDDING_INSTEAD, FORM, Form, TokenMethod
 from distilvec.methods.tokens.maps import Sides
+from distilvec.students.output import StudentOutput
+from distilvec.teachers.signals import TeacherSignals
 
 
 class MinEDOptions(Options):
@@ -73,11 +64,6 @@ class MinED(TokenMethod):
     Options = MinEDOptions
     writes = True
     logits_instead = EMBEDDING_INSTEAD
-
-    def needs_of_states(self, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> Needs:
-        last, layers = pairs.last_layers(self.name, student, teachers)
-        theirs = tuple(Wanted(tokens=(layer,), alignment=("strict",)) for layer in layers)
-        return Needs(WantedOfStudent(tokens=(last,)), theirs, sentence=False)
 
     def build_next(self, every: Sequence[Sides]) -> None:
         by = self.options.mapping

@@ -33,6 +33,8 @@ from distilvec.precision import full_precision
 
 _EPSILON, _ITERATIONS = 0.1, 10  # of the transport between places, as published
 _TINY = 1e-4  # added to the deviation, as published
+#: Of both presets, the paper's and that of the published code.
+_PUBLISHED = {"absolute_weight": 1.5, "logarithmic_weight": 0.15, "sequence_weight": 0.15, "positions": "index"}
 
 
 class MultiLevelOTOptions(Options):
@@ -49,15 +51,8 @@ class MultiLevelOTOptions(Options):
         "divide_by_deviation": False,
     }
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {"absolute_weight": 1.5, "logarithmic_weight": 0.15, "sequence_weight": 0.15, "positions": "index"},
-        "code": {
-            "absolute_weight": 1.5,
-            "logarithmic_weight": 0.15,
-            "sequence_weight": 0.15,
-            "positions": "index",
-            "order": "batch",
-            "divide_by_deviation": True,
-        },
+        "paper": _PUBLISHED,
+        "code": {**_PUBLISHED, "order": "batch", "divide_by_deviation": True},
     }
 
     positions: next_tokens.Positions = Field("ends", description=next_tokens.POSITIONS)

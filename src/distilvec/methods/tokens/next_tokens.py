@@ -72,15 +72,9 @@ def needs(method: str, teachers: Sequence[TeacherInfo], positions: Positions = "
 
 
 def compared(student: StudentOutput, signals: TeacherSignals, positions: Positions = "ends") -> Compared:
-    """Both sides, at the places that are compared.
-
-    Raises:
-        DistilvecError: a side said nothing of the next token.
-    """
-    logits = student.extras.get("next_logits")
-    if logits is None or not signals.next:
-        side = "student" if logits is None else "teacher"
-        raise DistilvecError(f"a batch came without the next token's distributions of the {side}")
+    """Both sides, at the places that are compared."""
+    logits = parts.given(student.extras.get("next_logits"), "the student's logits of the next token")
+    parts.given(signals.next or None, "what the teacher expects next")
     places = _places(student, signals, positions)
     theirs = {name: take_rows(signals.next[name], places.teacher) for name in ("ids", "logs")}
     rest = signals.next["rest"].gather(1, places.teacher)
@@ -211,11 +205,8 @@ def mapped_divergence(found: Compared, mapped: Tensor, temperature: float, top_k
 def gathered_divergence(found: Compared, back: nn.Module, temperature: float, count: int) -> Tensor:
     """KL(teacher || student) in nats, over the teacher's likeliest entries: [V, B, P].
 
-    The student's mass on each of them is that of those of its own `count` best which stand for it; an entry for which
-    none stands belongs to the rest.
-
-    Args:
-        back: from the student's entries to the teacher's.
+    The student's mass on each of them is that of those of its own `count` best that `back` maps to it; an entry
+    to which none is mapped belongs to the rest.
     """
     best = found.ours.topk(min(count, found.ours.shape[-1]), -1)
     stands = back(best.indices).unsqueeze(-1) == found.ids.unsqueeze(-2)  # [V, B, P, K, k]

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, cast
 from torch import Tensor
 
 from distilvec.errors import DistilvecError
+from distilvec.methods import parts
 from distilvec.methods.base import StudentInfo, StudentOutput, TeacherInfo, TeacherSignals
 
 LayerMap = Literal["floor", "scaled"]
@@ -80,21 +81,13 @@ def matching_layer(student: StudentInfo, teacher: TeacherInfo, layer: int, rule:
 
 
 def last_layers(method: str, student: StudentInfo, teachers: Sequence[TeacherInfo]) -> tuple[int, tuple[int, ...]]:
-    """The last block of the student and of every teacher.
-
-    Raises:
-        DistilvecError: a model whose token states cannot be seen.
-    """
+    """The last block of the student and of every teacher."""
     check_layers(method, student, teachers, 1)
     return depth(student), tuple(depth(one) for one in teachers)
 
 
 def masks(student: StudentOutput, signals: TeacherSignals, special_tokens: bool) -> tuple[Tensor, Tensor]:
-    """bool [B, S], [B, T]: the tokens that take part; none of an item that the teacher does not have.
-
-    Raises:
-        DistilvecError: student or teacher come without masks.
-    """
+    """bool [B, S], [B, T]: the tokens that take part; none of an item that the teacher does not have."""
     present = signals.present
     return side_mask(student, present, special_tokens), side_mask(signals, present, special_tokens)
 
@@ -102,20 +95,12 @@ def masks(student: StudentOutput, signals: TeacherSignals, special_tokens: bool)
 def side_mask(side: StudentOutput | TeacherSignals, present: Tensor, special_tokens: bool) -> Tensor:
     """One side's of `masks`."""
     mask = side.mask if special_tokens else side.content
-    if mask is None:
-        raise DistilvecError("a token-level method was given a batch without token masks")
-    return mask & present.unsqueeze(-1)
+    return parts.given(mask, "token masks") & present.unsqueeze(-1)
 
 
 def pairs(signals: TeacherSignals, mode: str) -> TokenPairs:
-    """The aligned positions of one mode.
-
-    Raises:
-        DistilvecError: the batch has no alignment of that mode.
-    """
-    if mode not in signals.alignments:
-        raise DistilvecError(f'a batch came without the token alignment "{mode}"')
-    positions = signals.alignments[mode]
+    """The aligned positions of one mode."""
+    positions = parts.given(signals.alignments.get(mode), f'the token alignment "{mode}"')
     real = (positions[..., 0] >= 0) & signals.present.unsqueeze(-1)
     student, teacher = positions.clamp_min(0).unbind(-1)
     return TokenPairs(student, teacher, real)

@@ -18,20 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
-from distilvec.methods.base import (
-    Batch,
-    Method,
-    Needs,
-    Sample,
-    StudentInfo,
-    StudentOutput,
-    TeacherInfo,
-    TeacherSignals,
-    Term,
-    Wanted,
-    WantedOfStudent,
-)
+from distilvec.methods.base import Batch, Method, Needs, Sample, Term, WantedOfStudent
 from distilvec.methods.tokens import pairs
+from distilvec.students.output import StudentInfo, StudentOutput
+from distilvec.teachers.signals import TeacherInfo, TeacherSignals, Wanted
 
 _MODE = "strict"
 _REMEDY = "Cut the student out of its teacher (shrink), or leave token_states out."
@@ -104,11 +94,7 @@ def _reach(student: StudentInfo, teacher: TeacherInfo) -> int:
 
 
 def _map_behind_pooling(student: Any) -> nn.Linear:
-    """The linear map that takes a student's pooled vectors, and its token states alike, to another space.
-
-    Raises:
-        DistilvecError: what stands behind the pooling is something else.
-    """
+    """The linear map that takes a student's pooled vectors, and its token states alike, to another space."""
     from sentence_transformers.base.modules import Dense
     from sentence_transformers.sentence_transformer.modules import Pooling
 
@@ -128,11 +114,7 @@ def _map_behind_pooling(student: Any) -> nn.Linear:
 
 
 def _axes(student: StudentInfo, teacher: TeacherInfo) -> Tensor:
-    """[d, k], or empty where the teacher's token states are whole.
-
-    Raises:
-        DistilvecError: the teacher's token states are narrower, and not because a store keeps them on axes.
-    """
+    """[d, k], or empty where the teacher's token states are whole."""
     axes, width = teacher.axes.get(pairs.depth(teacher)), _reach(student, teacher)
     whole = teacher.hidden if axes is None else len(axes)
     if whole != width:

@@ -45,10 +45,6 @@ class ULD(TokenMethod):
     same_classes = False
     usual_form = "logits"
 
-    @property
-    def weight(self) -> float:
-        return float(self.options.fixed.weight)
-
     def next_divergence(self, index: int, sides: next_tokens.Compared) -> Tensor:
         return next_tokens.sorted_difference(sides, self.options.temperature)
 

@@ -1,13 +1,18 @@
-"""The choice of the attention kernel that trains a student fastest on the CPU; what ships does not depend on it.
+"""The student's network as it trains; what ships does not depend on it.
 
-The backward pass of torch's fused attention (sdpa) is slow on CPUs for short texts; plain attention (eager) is faster
-there, until the maps of long texts no longer fit into the caches. Where the limit is depends on the machine, so a few
-steps of each are timed. The choice is written beside the checkpoints, and a resumed run follows it.
+Attention. The backward pass of torch's fused attention (sdpa) is slow on CPUs for short texts; plain attention (eager)
+is faster there, until the maps of long texts no longer fit into the caches. Where the limit is depends on the machine,
+so a few steps of each are timed. The choice is written beside the checkpoints, and a resumed run follows it.
+
+Compilation. Compiled is the transformer alone (or, in a student without one, its first module), with shapes left open.
+The whole step has parts that change from batch to batch (equal items, masks, stages of a method), and would be compiled
+again and again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import time
@@ -18,17 +23,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.evenly import evenly_spaced
 from distilvec.files import read_object, write_text
 from distilvec.folders import update
 from distilvec.modules.blocks import find_transformer
+from distilvec.recipe import TrainingSection
 from distilvec.training.distributed import world_size
+from distilvec.training.loop import Loop
 from distilvec.training.sample import on_device
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-
-    from distilvec.training.loop import Loop
 
 logger = logging.getLogger(__name__)
 FILE = "attention.json"
@@ -38,6 +44,16 @@ _KERNELS = ("sdpa", "eager")
 _ROUNDS = 2
 #: Texts whose lengths say which batch a rehearsal takes.
 _REHEARSED = 100_000
+
+
+@contextlib.contextmanager
+def as_it_trains(loop: Loop) -> Iterator[None]:
+    """The student of a training as its recipe and the machine want it inside the block, and as it was afterwards."""
+    student, step = loop.trained.student, functools.partial(rehearse, loop)
+    kernel = choose_attention(student, step, loop.home, steps=loop.steps, device=loop.device)
+    checkpointing = gradient_checkpointing(student, on=loop.training.gradient_checkpointing)
+    with attention(student, kernel), checkpointing, compiled(student, compilation(loop.training)):
+        yield
 
 
 def choose_attention(
@@ -113,3 +129,68 @@ def _time(student: SentenceTransformer, kernel: str, step: Callable[[], Any]) ->
             step()
             seconds.append(time.perf_counter() - began)
     return min(seconds[1:])
+
+
+def compilation(training: TrainingSection) -> dict[str, Any] | None:
+    """The arguments of `torch.compile` that `torch_compile` and the keys with its name ask for."""
+    backend, mode = training.torch_compile_backend, training.torch_compile_mode
+    return {"backend": backend or "inductor", "mode": mode} if training.torch_compile or backend or mode else None
+
+
+@contextlib.contextmanager
+def compiled(student: SentenceTransformer, how: dict[str, Any] | None) -> Iterator[None]:
+    """The student with a network that is compiled wherever it trains (not where it is evaluated), inside the block.
+
+    Raises:
+        EnvironmentProblem: within the block, at the first step: the network cannot be compiled here.
+    """
+    if how is None:
+        yield
+        return
+    network: Any = getattr(find_transformer(student), "model", None) or student[0]
+    plain, own = network.forward, "forward" in vars(network)
+    fast = torch.compile(plain, dynamic=True, **how)
+
+    @functools.wraps(plain)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if not network.training:
+            return plain(*args, **kwargs)
+        try:
+            return fast(*args, **kwargs)
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            raise EnvironmentProblem(
+                f"the student cannot be compiled here: {str(error).splitlines()[0]}",
+                where="training.torch_compile",
+                remedy="torch.compile needs a C++ compiler and Python's headers (on GPUs: Triton). Install them, or "
+                "leave the key out.",
+            ) from error
+
+    network.forward = forward
+    try:
+        yield
+    finally:
+        if own:
+            network.forward = plain
+        else:
+            del network.forward
+
+
+@contextlib.contextmanager
+def gradient_checkpointing(student: SentenceTransformer, *, on: bool) -> Iterator[None]:
+    """While the block runs, what the student's blocks compute is computed again in the backward pass."""
+    if not on:
+        yield
+        return
+    model: Any = getattr(find_transformer(student), "model", None)
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        raise DistilvecError(
+            "this student has no blocks that could be computed again in the backward pass",
+            where="training.gradient_checkpointing",
+            remedy="Leave it out; training.mini_batch_size or a smaller batch_size saves memory here.",
+        )
+    kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # its name before
+    getattr(model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
+    try:
+        yield
+    finally:
+        getattr(model, f"{kind}_checkpointing_disable")()
