@@ -16,12 +16,13 @@ from distilvec.judging.generation import GenerationTask
 from distilvec.judging.neighbours import NeighbourTask
 from distilvec.judging.perceptron import IMAGES, MOLECULES, PerceptronTask
 from distilvec.judging.probe_items import ProbeItems, image_table
-from distilvec.judging.probes import ClassificationTask, Columns, RegressionTask, plain_label
+from distilvec.judging.probes import ClassificationTask, Columns, RegressionTask
 from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.similarity import PairTask, SimilarityTask
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.tables import TaskTable, read_table
 from distilvec.judging.tasks import JudgingTask, folded_parts
+from distilvec.tasks.labels import plain_label
 
 logger = logging.getLogger(__name__)
 #: Neither a path of an image nor most molecules.

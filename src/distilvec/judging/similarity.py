@@ -13,6 +13,7 @@ from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
 from distilvec.judging.tasks import JudgingTask, cosines, distinct, same_length
+from distilvec.tasks.labels import finite_numbers
 
 
 class _Pairwise(JudgingTask):
@@ -55,12 +56,8 @@ class SimilarityTask(_Pairwise):
     ) -> None:
         super().__init__(name, text1, text2, **options)
         same_length(name, text1=text1, text2=text2, score=scores)
-        self.scores = np.asarray(scores, dtype=np.float32)
-        wrong = np.flatnonzero(~np.isfinite(self.scores))
-        if len(wrong):
-            what = f"the score of pair {wrong[0]} is {self.scores[wrong[0]]}, not a finite number"
-            raise DataError(what, where=f"task {name}")
-        if len(self.scores) and not np.ptp(self.scores):
+        self.scores = finite_numbers(np.asarray(scores, np.float32), f"task {name}").astype(np.float32)
+        if not np.ptp(self.scores):
             raise DataError(
                 f"all scores are {self.scores[0]:g}, and nothing correlates with that", where=f"task {name}"
             )
@@ -74,9 +71,8 @@ class SimilarityTask(_Pairwise):
 class PairTask(_Pairwise):
     """Average precision of the cosine for pairs that are alike or not.
 
-    The details give the best accuracy any one threshold reaches on the test pairs, that threshold, and the
-    base
-    rate: the average precision of a model that knows nothing.
+    The details give the best accuracy any one threshold reaches on the test pairs, that threshold, and the base rate:
+    the average precision of a model that knows nothing.
 
     Args:
         labels: True = alike.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from distilvec.judging.encoder import Encode
 from distilvec.judging.scores import Outputs, Score
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 #: Share of a probe's test items among those that it learns from that is told.
 _KNOWN = 0.01
 
@@ -102,11 +103,11 @@ def folded_parts(texts: Iterable[str]) -> set[str]:
     return {folded(part) for text in texts for part in (text, *text.split(PAIR))}
 
 
-def sampled(texts: list[str], limit: int | None, generator: np.random.Generator) -> list[str]:
-    """At most `limit` of the texts, drawn without replacement, in their order; all where None."""
-    if limit is None or len(texts) <= limit:
-        return texts
-    return [texts[row] for row in np.sort(generator.choice(len(texts), limit, replace=False)).tolist()]
+def sampled(items: Sequence[T], limit: int | None, generator: np.random.Generator) -> list[T]:
+    """At most `limit` of the items, drawn without replacement, in their order; all where None."""
+    if limit is None or len(items) <= limit:
+        return list(items)
+    return [items[row] for row in np.sort(generator.choice(len(items), limit, replace=False)).tolist()]
 
 
 def settle_tasks(tasks: Sequence[JudgingTask], teacher: Encode) -> None:
@@ -214,3 +215,11 @@ def top_rows(queries: npt.NDArray[Any], documents: npt.NDArray[Any], depth: int)
         order = np.argsort(-np.take_along_axis(products, rows, axis=1), axis=1, kind="stable")
         best[start : start + chunk] = np.take_along_axis(rows, order, axis=1)
     return best
+
+
+def nearest_others(queries: npt.NDArray[Any], documents: npt.NDArray[Any], depth: int) -> npt.NDArray[np.int64]:
+    """As `top_rows`, without the document in a query's own row, [queries, depth]; depth < documents."""
+    ranked = top_rows(queries, documents, depth + 1)
+    itself = ranked == np.arange(len(ranked))[:, None]
+    itself[~itself.any(1), -1] = True  # it may be far down, or crowded out by equal vectors
+    return ranked[~itself].reshape(len(ranked), -1)
