@@ -73,9 +73,6 @@ def shapes(
         most: parameters; None: as many as half of the model.
         positions: tokens of a text at most.
         mapped: numbers of a vector behind the map that ships with every student; 0: there is none.
-
-    Raises:
-        DistilvecError: the model has no blocks, or nothing is as small as that.
     """
     transformer = find_transformer(source)
     blocks = None if transformer is None else find_blocks(transformer.model)

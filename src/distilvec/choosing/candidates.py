@@ -86,11 +86,7 @@ def candidates(
 
 
 def attempted(wanted: Sequence[Candidate], title: str, make: Callable[[Candidate], T]) -> tuple[list[T], list[str]]:
-    """Return what is made of the candidates, and why some are left out.
-
-    Raises:
-        DistilvecError: all of them are.
-    """
+    """Return what is made of the candidates, and why some are left out."""
     made, notes = list[T](), list[str]()
     ticker = Ticker(title, "candidates", kept=False)
     for number, candidate in enumerate(wanted, start=1):

@@ -93,11 +93,7 @@ class Planned(NamedTuple):
 
 
 def planned(recipe: Recipe, sample: int) -> Planned:
-    """Open what candidates are measured on.
-
-    Raises:
-        DistilvecError: the items are no texts, or there are too few, or a sample of fewer than 100.
-    """
+    """Open what candidates are measured on."""
     if sample < 100:
         raise DistilvecError(f"a sample of {sample} texts says nothing", where="plan", remedy="Take at least 100.")
     require(recipe, "plan")

@@ -63,9 +63,6 @@ def halve(
 
     Returns:
         Names of the candidates whose training failed, each with the error.
-
-    Raises:
-        DistilvecError: all failed.
     """
     teacher = bench.taught[0]
     lesson = Lesson(

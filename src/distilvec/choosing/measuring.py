@@ -126,12 +126,7 @@ def measure_teacher(bench: MeasuringData) -> Measured:
 
 
 def measure(candidate: Candidate, bench: MeasuringData) -> Measured:
-    """Make a candidate, and measure it as it would ship.
-
-    Raises:
-        DistilvecError: it cannot be made (the vocabulary is below the floor of single characters, say), or the
-            recipe's method cannot train it.
-    """
+    """Make a candidate, and measure it as it would ship."""
     section, student = started(candidate, bench)
     encoder = CachedEncoder(student, name=candidate.name)
     texts, wanted = bench.train()
@@ -203,11 +198,7 @@ def _probe(name: str, student: SentenceTransformer, bench: MeasuringData) -> dic
 
 
 def refuse_misfits(student: SentenceTransformer, bench: MeasuringData) -> None:
-    """Let the recipe's method, where it names one or chooses for a run, say now that it cannot train this candidate.
-
-    Raises:
-        DistilvecError: whatever the method says (too few layers, no tokens).
-    """
+    """Let the recipe's method, where it names one or chooses for a run, say now that it cannot train this candidate."""
     recipe = bench.recipe
     if recipe.method.is_open:
         return

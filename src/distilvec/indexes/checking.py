@@ -107,9 +107,6 @@ def threshold(reader: Reader, texts: Sequence[str], read: npt.NDArray[np.floatin
     Args:
         texts: those of the sample, m of them.
         read: float32 [m, D], the model's vectors of them.
-
-    Raises:
-        DataError: the model has vectors for too few of the texts.
     """
     # A text without pieces that the model knows is a vector of zeros, and has no direction to compare.
     known = np.flatnonzero(read.any(axis=1))

@@ -110,7 +110,7 @@ def drift(
         return Drift(len(before), len(after), shared, 0.5, (0.0, 1.0), 0.0)
     generator, total = np.random.default_rng(seed), len(before)
     before, fresh = sampled(before, sample, generator), sampled(fresh, sample, generator)
-    encode = model if isinstance(model, CachedEncoder) else CachedEncoder(model)
+    encode = CachedEncoder.of(model)
     left, right = unit(encode(before)), unit(encode(fresh))
     area, interval = 0.5, (0.0, 1.0)
     if len(fresh) >= FEWEST:

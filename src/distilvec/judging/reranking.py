@@ -107,9 +107,6 @@ def pair_numbers(encode: Any, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[n
 
     Args:
         encode: a `CrossEncoder`, a student that is trained to be one, a function, or a `CachedEncoder` of one of these.
-
-    Raises:
-        DataError: a number that is not finite.
     """
     model = encode.model if isinstance(encode, CachedEncoder) else encode
     if is_sentence_transformer(model):

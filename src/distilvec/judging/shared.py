@@ -150,9 +150,6 @@ def hardest(texts: Sequence[str], teacher_vectors: Array, student_vectors: Array
 
     Returns:
         At most `count`; none where there are fewer than three items.
-
-    Raises:
-        DataError: different numbers of rows.
     """
     if len(texts) != len(teacher_vectors):
         raise DataError(f"{len(texts)} texts and {len(teacher_vectors)} vectors of the teacher do not belong together")

@@ -116,22 +116,14 @@ def settle_tasks(tasks: Sequence[JudgingTask], teacher: Encode) -> None:
 
 
 def check_tasks(tasks: Sequence[JudgingTask], encode: Encode) -> None:
-    """See that all tasks can score an encoder, before the first of them has cost time.
-
-    Raises:
-        DistilvecError: one of them cannot.
-    """
+    """See that all tasks can score an encoder, before the first of them has cost time."""
     for task in tasks:
         if isinstance(task, JudgingTask):  # whatever has `score` and `texts` serves as a task too
             task.check(encode)
 
 
 def same_length(name: str, **columns: Sequence[Any] | None) -> None:
-    """Refuse columns of different lengths, or empty ones.
-
-    Raises:
-        DistilvecError: naming the columns and their lengths.
-    """
+    """Refuse columns of different lengths, or empty ones."""
     lengths = {key: len(column) for key, column in columns.items() if column is not None}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         shown = ", ".join(f"{key} {length}" for key, length in lengths.items())
@@ -189,11 +181,7 @@ def side(encode: Encode, name: str) -> Callable[[Sequence[str]], npt.NDArray[Any
 
 
 def unique(tasks: Sequence[JudgingTask]) -> None:
-    """Refuse two tasks of one name: scores are kept by name.
-
-    Raises:
-        DistilvecError: two tasks have the same name.
-    """
+    """Refuse two tasks of one name: scores are kept by name."""
     names = [task.name for task in tasks]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

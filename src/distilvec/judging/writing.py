@@ -53,11 +53,7 @@ class Likelihood:
 
 
 def writer_of(model: Any, name: str = "model") -> Writer:
-    """The causal model within a pipeline, a teacher or an encoder.
-
-    Raises:
-        DistilvecError: it does not write.
-    """
+    """The causal model within a pipeline, a teacher or an encoder."""
     inner = getattr(model, "model", model) if find_writer(model) is None else model  # CachedEncoder, then Teacher
     inner = inner if find_writer(inner) is not None else getattr(inner, "model", None)
     writer = find_writer(inner)
@@ -165,11 +161,7 @@ def _own_defaults(model: Any, config: Any) -> Iterator[None]:
 
 
 def need_rouge() -> None:
-    """See that ROUGE-L can be measured.
-
-    Raises:
-        EnvironmentProblem: rouge-score is not installed.
-    """
+    """See that ROUGE-L can be measured."""
     if importlib.util.find_spec("rouge_score") is None:
         raise EnvironmentProblem(
             "ROUGE-L needs the package rouge-score",
@@ -183,9 +175,6 @@ def rouge_l(answers: Sequence[str], written: Sequence[str]) -> npt.NDArray[np.fl
 
     English words are Porter-stemmed as in rouge-score, whose own tokenizer knows no letters but a to z. In scripts that
     put no spaces between words every character is one.
-
-    Raises:
-        EnvironmentProblem: rouge-score is not installed.
     """
     need_rouge()
     from rouge_score.rouge_scorer import RougeScorer

@@ -59,11 +59,7 @@ def finished_student(model: str | Path, *, trust_remote_code: bool = False) -> S
 
 
 def with_head(student: SentenceTransformer, folder: str | Path) -> AnsweringStudent:
-    """The student with the task head that lies beside it in its folder.
-
-    Raises:
-        DataError: there is none, or its files are damaged.
-    """
+    """The student with the task head that lies beside it in its folder."""
     head = TaskHead.load(folder)
     student.__class__ = AnsweringExplainingStudent if isinstance(student, ExplainingStudent) else AnsweringStudent
     assert isinstance(student, AnsweringStudent)

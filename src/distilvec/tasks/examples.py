@@ -41,11 +41,7 @@ class Examples:
         return len(self.inputs)
 
     def targets(self, head: TaskHead) -> np.ndarray:
-        """Class codes int64 [n], or scores float64 [n].
-
-        Raises:
-            DataError: a label that is none of the head's classes, or no number.
-        """
+        """Class codes int64 [n], or scores float64 [n]."""
         if head.labels is None:
             return finite_numbers(self.labels, self.source)
         return encode_labels(self.labels, head.labels, self.source)

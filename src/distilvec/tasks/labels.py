@@ -25,11 +25,7 @@ def plain_label(label: Any) -> str:
 
 
 def finite_numbers(values: Iterable[Any], where: str) -> npt.NDArray[np.float64]:
-    """A column of finite numbers, float64 [n].
-
-    Raises:
-        DataError: one is none.
-    """
+    """Values as finite numbers, float64 [n]; one that is none is refused."""
     try:
         numbers = np.array([float(value) for value in values], np.float64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -46,9 +42,6 @@ def encode_labels(labels: Sequence[str | float], names: Sequence[str], where: st
     Args:
         labels: n labels, as read.
         names: of the classes. A number that is spelt otherwise, as "1.0" for 1, is found too.
-
-    Raises:
-        DataError: a label that is none of the classes.
     """
     codes = {name: code for code, name in enumerate(names)}
     texts = [label if isinstance(label, str) and label in codes else plain_label(label) for label in labels]
@@ -60,9 +53,6 @@ def encode_labels(labels: Sequence[str | float], names: Sequence[str], where: st
 
 def teacher_order(student: Sequence[str], teacher: Sequence[str], name: str) -> np.ndarray:
     """int64 [C]: the column of the teacher's logits for each of the student's classes.
-
-    Raises:
-        DistilvecError: the two do not have the same classes.
 
     >>> teacher_order(["no", "yes"], ["yes", "no"], "teacher").tolist()
     [1, 0]

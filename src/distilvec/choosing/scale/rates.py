@@ -81,9 +81,6 @@ def measure_rates(recipe: Recipe, sample: Corpus, whole: Corpus) -> Rates:
 
     Args:
         whole: what the student is made of (its word pieces are those of a corpus).
-
-    Raises:
-        DistilvecError: all teachers are files of vectors.
     """
     teachers = open_teachers(recipe, sample)
     taught = fill_stores(recipe.model_copy(update={"combine": "separate"}), sample, teachers)

@@ -56,9 +56,6 @@ class Devices:
     def read(cls, text: str) -> Devices:
         """From "8xH100", "H100" or "8" (eight like this machine).
 
-        Raises:
-            DistilvecError: another form, or a kind that `PEAKS` does not list.
-
         >>> Devices.read("8xh100")
         Devices(count=8, kind='H100')
         """
