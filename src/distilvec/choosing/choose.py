@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from distilvec.choosing.candidates import attempted, candidates, own_candidate
 from distilvec.choosing.choice import Choice
 from distilvec.choosing.measuring import MeasuringData, measure, measure_teacher
-from distilvec.choosing.sample import COUNTED, sampled
+from distilvec.choosing.sample import COUNTED, counted, sampled
 from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DistilvecError
@@ -67,7 +67,7 @@ def choose(
     if with_tasks:
         settle_tasks(tasks, encoder)  # some take the teacher's own search for the truth
         judged = judge({encoder.name: encoder}, tasks)
-    whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
+    whole = counted(corpus)
     bench = MeasuringData(recipe, whole, few, taught, tasks if with_tasks else [], judged, probe_steps)
     of, source = source_of(recipe)
     own = own_candidate(recipe)
@@ -141,8 +141,8 @@ def source_of(recipe: Recipe) -> tuple[str | None, SentenceTransformer | None]:
     teachers = models_of(recipe.teachers)
     student = recipe.student
     named = None
-    if student is not None:
-        named = student.auto.of if student.auto else student.shrink.of if student.shrink else None
+    if student is not None and (cut := student.auto or student.shrink) is not None:
+        named = cut.of
     of = named or next(iter(teachers), None)
     if of is None:
         return None, None

@@ -15,7 +15,7 @@ from distilvec.choosing.curves import extrapolate, powers
 from distilvec.choosing.halving import halve
 from distilvec.choosing.measuring import Measured, MeasuringData, measure_teacher, shipped, started
 from distilvec.choosing.prediction import Prediction
-from distilvec.choosing.sample import COUNTED, sampled
+from distilvec.choosing.sample import counted
 from distilvec.errors import DistilvecError
 from distilvec.recipe import Recipe
 from distilvec.report.grid import Cell, Grid
@@ -159,8 +159,7 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
         )
     recipe, corpus, few, taught = planned(recipe, sample)
     length = recipe.student.max_length if recipe.student else None
-    whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
-    bench = MeasuringData(recipe, whole, few, taught, [], None)
+    bench = MeasuringData(recipe, counted(corpus), few, taught, [], None)
     mapped = _mapped(bench)
     wanted = shapes(of, source, budget.most, length, mapped)
     students, rows, notes = _fitting(wanted, bench, budget, mapped)

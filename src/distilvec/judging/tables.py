@@ -24,7 +24,7 @@ class TaskTable:
     """Rows of one file (or of a list of mappings), each with its line for error messages.
 
     Attributes:
-        source: file name, or "rows" for values from Python.
+        source: file name; of values from Python what they are, as in "rows".
         rows: column -> value.
         lines: 1-based line of each row; for parquet and Python values the row number.
         unit: what `lines` counts, "line" or "row".
@@ -82,8 +82,8 @@ class TaskTable:
         return values
 
 
-def read_table(source: str | Path | Sequence[Mapping[str, Any]]) -> TaskTable:
-    """Read a file of a kind that corpora have (`distilvec.corpus.readers`), or take rows from Python.
+def read_table(source: str | Path | Sequence[Mapping[str, Any]], name: str = "rows") -> TaskTable:
+    """Read a file of a kind that corpora have (`distilvec.corpus.readers`), or take rows from Python, under a name.
 
     Lines of a .txt are the column `text`. Nothing may be broken here: what a corpus leaves out is an error.
 
@@ -92,7 +92,7 @@ def read_table(source: str | Path | Sequence[Mapping[str, Any]]) -> TaskTable:
         DistilvecError: a kind of file that is not read.
     """
     if not isinstance(source, str | Path):
-        table = TaskTable("rows", list(source), list(range(1, len(source) + 1)), "row")
+        table = TaskTable(name, list(source), list(range(1, len(source) + 1)), "row")
     else:
         table = _read_file(Path(source))
     if not table.rows:
