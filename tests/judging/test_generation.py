@@ -210,5 +210,5 @@ def test_rouge_of_english_equals_rouge_score() -> None:
 def test_missing_rouge_score_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "rouge_score" else found(name))
-    with pytest.raises(EnvironmentProblem, match="rouge-score"):
+    with pytest.raises(EnvironmentProblem, match="rouge.score"):
         GenerationTask("mine", ["a"], ["b"])

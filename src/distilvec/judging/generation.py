@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from distilvec.corpus.keys import join_pair
+from distilvec.extras import need
 from distilvec.judging.encoder import Encode
 from distilvec.judging.scores import Outputs, Score
 from distilvec.judging.tasks import JudgingTask, same_length
-from distilvec.judging.writing import asked, likelihood, need_rouge, rouge_l, write, writer_of
+from distilvec.judging.writing import asked, likelihood, rouge_l, write, writer_of
 
 #: Written answers that a score brings along, to be looked at.
 SHOWN = 3
@@ -51,7 +52,7 @@ class GenerationTask(JudgingTask):
         domain: str | None = None,
         seed: int = 0,
     ) -> None:
-        need_rouge()
+        need("ROUGE-L", "writing", "rouge_score")
         super().__init__(name, domain, seed)
         same_length(name, prompts=prompts, answers=answers)
         self.prompts, self.answers = list(prompts), list(answers)
@@ -59,24 +60,19 @@ class GenerationTask(JudgingTask):
 
     def texts(self) -> list[str]:
         """The items as a corpus of prompts and answers has them."""
-        return [join_pair(prompt, answer) for prompt, answer in zip(self.prompts, self.answers, strict=True)]
+        return [join_pair(*item) for item in self.test_items()]
 
-    def test_items(self) -> list[tuple[str, ...]]:
+    def test_items(self) -> list[tuple[str, str]]:
         return list(zip(self.prompts, self.answers, strict=True))
 
     def check(self, encode: Encode) -> None:
         writer_of(encode, getattr(encode, "name", "model"))
 
     def score(self, encode: Encode) -> Score:
-        """Score a model that writes.
-
-        Raises:
-            DistilvecError: it does not.
-            EnvironmentProblem: rouge-score is not installed.
-        """
+        """Score a model that writes; another one is refused."""
         writer = writer_of(encode, getattr(encode, "name", "model"))
         with asked(writer, self.separator):
-            likelihoods = likelihood(writer, list(zip(self.prompts, self.answers, strict=True)))
+            likelihoods = likelihood(writer, self.test_items())
             begun = time.perf_counter()
             written, count = write(writer, self.prompts, self.longest)
             seconds = time.perf_counter() - begun

@@ -12,27 +12,16 @@ from distilvec.errors import DataError
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import JudgingTask, cosines, distinct, same_length
+from distilvec.judging.tasks import JudgingTask, cosines, same_length
 from distilvec.tasks.labels import finite_numbers
 
 
 class _Pairwise(JudgingTask):
     """Two columns of texts, scored by the cosine of their vectors."""
 
-    def __init__(
-        self,
-        name: str,
-        text1: Sequence[str],
-        text2: Sequence[str],
-        *,
-        domain: str | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(name, domain, seed)
+    def __init__(self, name: str, text1: Sequence[str], text2: Sequence[str], **options: Any) -> None:
+        super().__init__(name, **options)
         self.text1, self.text2 = list(text1), list(text2)
-
-    def texts(self) -> list[str]:
-        return distinct(self.text1, self.text2)
 
     def test_items(self) -> list[tuple[str, ...]]:
         return list(zip(self.text1, self.text2, strict=True))

@@ -71,14 +71,13 @@ class TaskTable:
     def _column(self, column: str, convert: Callable[[Any], Any]) -> list[Any]:
         values = []
         for position, row in enumerate(self.rows):
+            where = self.where(position, column)
             if column not in row:
-                raise DataError(
-                    "this column is missing", where=self.where(position, column), remedy=nearest(column, row)
-                )
+                raise DataError("this column is missing", where=where, remedy=nearest(column, row))
             try:
                 values.append(convert(row[column]))
             except ValueError as error:
-                raise DataError(str(error), where=self.where(position, column)) from error
+                raise DataError(str(error), where=where) from error
         return values
 
 

@@ -58,7 +58,7 @@ class JudgingTask(ABC):
         """Told the teacher's encoder before anything is scored, where there is a teacher: some truths are its own."""
 
     @abstractmethod
-    def test_items(self) -> list[tuple[str, ...]]:
+    def test_items(self) -> Sequence[tuple[str, ...]]:
         """The texts of every test item, in the order of `Score.outputs`."""
 
     def without(self, score: Score, texts: Iterable[str]) -> Score:

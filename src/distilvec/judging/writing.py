@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.errors import DistilvecError
+from distilvec.extras import need
 from distilvec.judging.scripts import UNSPACED
 from distilvec.modules.blocks import find_writer
 from distilvec.modules.spelling import ANSWER, END
@@ -71,17 +71,14 @@ def asked(writer: Writer, separator: str | None = None) -> Iterator[None]:
     """While the block runs, the model is in eval mode without gradients, with another separator where one is given."""
     import torch
 
-    training, before, flags = writer.training, writer.separator, (writer.next_logits, writer.spells)
+    training, own = writer.training, writer.separator
     writer.eval()
-    writer.separator = before if separator is None else separator
-    writer.next_logits, writer.spells = False, True
     try:
-        with torch.no_grad():
+        between = own if separator is None else separator
+        with torch.no_grad(), _changed(writer, separator=between, next_logits=False, spells=True):
             yield
     finally:
         writer.train(training)
-        writer.separator = before
-        writer.next_logits, writer.spells = flags
 
 
 def likelihood(writer: Writer, items: Sequence[tuple[str, str]], batch_size: int = BATCH) -> Likelihood:
@@ -133,7 +130,8 @@ def write(
     config = GenerationConfig(eos_token_id=end, pad_token_id=pad, bos_token_id=None, **how)
     spelt = writer.answers.prompts(prompts, longest)
     answers, count = [""] * len(prompts), 0
-    with torch.random.fork_rng(devices=[]), _own_defaults(writer.model, config):
+    # Without the defaults of its folder, such as a penalty for repetitions: all are asked alike.
+    with torch.random.fork_rng(devices=[]), _changed(writer.model, generation_config=config):
         if seed is not None:
             torch.manual_seed(seed)
         for rows in _batches([len(ids) for ids in spelt], batch_size):
@@ -151,23 +149,16 @@ def write(
 
 
 @contextlib.contextmanager
-def _own_defaults(model: Any, config: Any) -> Iterator[None]:
-    """A model without the defaults of its folder, such as a penalty for repetitions: all are asked alike."""
-    before, model.generation_config = model.generation_config, config
+def _changed(thing: Any, **values: Any) -> Iterator[None]:
+    """While the block runs, something has these attributes."""
+    before = {name: getattr(thing, name) for name in values}
     try:
+        for name, value in values.items():
+            setattr(thing, name, value)
         yield
     finally:
-        model.generation_config = before
-
-
-def need_rouge() -> None:
-    """See that ROUGE-L can be measured."""
-    if importlib.util.find_spec("rouge_score") is None:
-        raise EnvironmentProblem(
-            "ROUGE-L needs the package rouge-score",
-            where="judging",
-            remedy="Install it: pip install 'distilvec[writing]'",
-        )
+        for name, value in before.items():
+            setattr(thing, name, value)
 
 
 def rouge_l(answers: Sequence[str], written: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -176,7 +167,7 @@ def rouge_l(answers: Sequence[str], written: Sequence[str]) -> npt.NDArray[np.fl
     English words are Porter-stemmed as in rouge-score, whose own tokenizer knows no letters but a to z. In scripts that
     put no spaces between words every character is one.
     """
-    need_rouge()
+    need("ROUGE-L", "writing", "rouge_score")
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(["rougeL"], tokenizer=_Words())
