@@ -120,9 +120,8 @@ class Adaptation:
         return Grid(["rows the map saw", *kinds], rows, [*told, *self._of_queries(), *self.notes])
 
     def _of_queries(self) -> list[str]:
-        if self.queries is None:
+        if (scores := self.queries) is None:
             return []
-        scores = self.queries
         parts = []
         if "recall" in scores:
             old = f" (old model {points(scores['old_recall'])})" if "old_recall" in scores else ""
@@ -139,9 +138,7 @@ class Adaptation:
 def _check_arguments(limit: int, queries: Any, query_vectors: Any) -> None:
     """Refuse what needs no data to be refused."""
     if limit < FEWEST:
-        raise DistilvecError(
-            f"a map that is fitted to {limit} rows is none", where="limit", remedy=f"At least {FEWEST}."
-        )
+        raise DistilvecError(f"{limit} rows are too few to fit a map to", where="limit", remedy=f"At least {FEWEST}.")
     if query_vectors is not None and queries is None:
         raise DistilvecError(
             "these are vectors of queries, and there are no queries",
@@ -290,10 +287,8 @@ def _distinct(texts: Sequence[str], where: str) -> Rows:
     for row, text in enumerate(texts):
         first.setdefault(text, row)
     if len(first) < FEWEST:
-        raise DataError(
-            f"{len(first)} different texts are too few to fit a map and to judge it", where=where,
-            remedy=f"At least {FEWEST} are needed, some thousands are better.",
-        )  # fmt: skip
+        found = f"{len(first)} different texts are too few to fit a map and to judge it"
+        raise DataError(found, where=where, remedy=f"At least {FEWEST} are needed, some thousands are better.")
     return np.fromiter(first.values(), np.int64, len(first))
 
 
@@ -308,9 +303,8 @@ def _normalized(model: SentenceTransformer) -> SentenceTransformer:
     """The model with vectors of length 1: maps fitted to these found more than those fitted to vectors as they were."""
     from sentence_transformers.base.modules import Normalize
 
-    return (
-        model if isinstance(list(model.children())[-1], Normalize) else _behind(model, [Normalize()], normalize=False)
-    )
+    last = list(model.children())[-1]
+    return model if isinstance(last, Normalize) else _behind(model, [Normalize()], normalize=False)
 
 
 def _behind(model: SentenceTransformer, more: Sequence[Any], *, normalize: bool) -> SentenceTransformer:

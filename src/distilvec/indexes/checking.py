@@ -168,7 +168,7 @@ class _Check:
         if variant.prompt is not None:
             own = f'the prompt "{self._causes.reader.prompt}"' if self._causes.reader.prompt else "no prompt"
             what += f"; this check put {own} before them"
-        return Finding(variant.kind, f"{what}.", REMEDIES[variant.kind], self._share(places), rows, exact)
+        return self._finding(variant.kind, what, places, rows, exact)
 
     def _elsewhere(self, cause: Cause, places: Rows) -> Finding:
         assert cause.places is not None
@@ -179,7 +179,7 @@ class _Check:
         if counts.max() > 0.8 * len(steps):
             what += f", {abs(values[counts.argmax()]):,} {'later' if values[counts.argmax()] > 0 else 'earlier'}"
         what += f" ({'rows' if exact else 'of those checked: rows'} {in_words(rows)})"
-        return Finding("shuffled rows", f"{what}.", REMEDIES["shuffled rows"], self._share(places), rows, exact)
+        return self._finding("shuffled rows", what, places, rows, exact)
 
     def _foreign(self, places: Rows) -> Finding:
         """Rows that nothing explains: another model's, or other texts'."""
@@ -193,19 +193,14 @@ class _Check:
         else:
             kind = "another model" if fitting < 0.02 else "mixed models"
             what = f"another model's of the same texts (which texts are alike agrees to {alike:.2f})"
-        return Finding(
-            kind, f"{told} {what}; median cosine {cosine:.3f}.", REMEDIES[kind], self._share(places), rows, exact
-        )
+        return self._finding(kind, f"{told} {what}; median cosine {cosine:.3f}", places, rows, exact)
 
     def _more(self, places: Rows, rows: list[tuple[int, int]], exact: bool) -> IndexSample:
         """These rows, and where they are few others that are as wrong: eight rows say little about which are alike."""
         if len(places) >= ENOUGH:
             return self._sample.part(places)
-        inside = (
-            np.concatenate([np.arange(a, b + 1) for a, b in rows])
-            if exact and rows
-            else np.arange(len(self._causes.texts))
-        )
+        known = rows if exact and rows else [(0, len(self._causes.texts) - 1)]
+        inside = np.concatenate([np.arange(first, last + 1) for first, last in known])
         inside = inside[self._usable[inside]]
         checked = len(self._sample.rows)
         wanted = ENOUGH if exact else min(ENOUGH * checked // len(places), _MORE * checked)
@@ -228,7 +223,7 @@ class _Check:
             what = "of length 1, and the model's are not"
         else:
             what = f"{np.median(self._lengths[off]):.3g} times as long as the model's"
-        return [Finding("normalisation", f"{told} {what}.", REMEDIES["normalisation"], self._share(off), rows, exact)]
+        return [self._finding("normalisation", f"{told} {what}", off, rows, exact)]
 
     def _measure(self, places: Rows, read: npt.NDArray[np.floating]) -> None:
         self._lengths[places] = _relative_lengths(self._sample.stored[places], read)
@@ -247,7 +242,6 @@ class _Check:
             return ranges(self._sample.rows[wrong]), True
         others = (~self._fits | (np.abs(self._lengths - 1) > _LENGTH)) & ~wrong
         touching = bool(((wrong[1:] & others[:-1]) | (wrong[:-1] & others[1:])).any())
-
         usable = np.flatnonzero(self._usable)  # between right and wrong rows, one without a vector is neither
 
         def is_wrong(places: Rows) -> Marks:
@@ -288,8 +282,8 @@ class _Check:
             return f"rows {in_words(rows)} ({count:,} of {of:,} checked) are"
         return f"{count:,} of {of:,} checked rows ({in_words(rows)}), spread over the index, are"
 
-    def _share(self, places: Rows) -> float:
-        return len(places) / len(self._sample.rows)
+    def _finding(self, kind: str, what: str, places: Rows, rows: list[tuple[int, int]], exact: bool) -> Finding:
+        return Finding(kind, f"{what}.", REMEDIES[kind], len(places) / len(self._sample.rows), rows, exact)
 
 
 def _relative_lengths(stored: npt.NDArray[np.floating], read: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
