@@ -25,9 +25,10 @@ from distilvec.files import write_text
 from distilvec.folders import check_model
 from distilvec.indexes.adapters import Map, PairMoments, low_rank, procrustes, residual, ridge
 from distilvec.indexes.queries import DEPTH, read_queries
-from distilvec.indexes.rows import BLOCK, BROKEN, EMPTY, Rows, overlap, top, unusable
+from distilvec.indexes.rows import BLOCK, BROKEN, EMPTY, Rows, top, unusable
 from distilvec.judging import CachedEncoder
 from distilvec.judging.agreement import agreement
+from distilvec.judging.tasks import overlap
 from distilvec.modules.pipeline import item_kinds
 from distilvec.progress import at_work
 from distilvec.report.grid import Cell, Grid

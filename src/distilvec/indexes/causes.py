@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.evenly import evenly_spaced
-from distilvec.indexes.rows import Marks, Rows, cosines, nearest_rows
+from distilvec.indexes.rows import Marks, Rows, top
 from distilvec.indexes.variants import IndexVariant, Reader, Vectors
 from distilvec.judging.metrics import measure
-from distilvec.judging.tasks import unit
+from distilvec.judging.tasks import cosines, unit
 
 #: Rows that a cause is tried on before all are.
 PROBE = 24
@@ -117,7 +117,7 @@ class Causes:
 
     def _elsewhere(self, sample: IndexSample) -> Cause:
         """Rows whose text has its vector in a row of another text."""
-        places = nearest_rows(sample.read, self.vectors)
+        places = top(sample.read, self.vectors, 1)[:, 0]
         near = cosines(sample.read, self.vectors[places]) >= self.least
         other = np.array(
             [self.texts[place] != text for place, text in zip(places, sample.texts, strict=True)], dtype=bool

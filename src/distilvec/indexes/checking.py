@@ -20,9 +20,9 @@ from distilvec.errors import DataError
 from distilvec.evenly import evenly_spaced
 from distilvec.indexes.causes import Cause, Causes, IndexSample, same_texts
 from distilvec.indexes.findings import FALSE_ALARMS, REMEDIES, Finding, IndexCheck
-from distilvec.indexes.rows import BROKEN, EMPTY, Marks, Rows, cosines, in_words, located, ranges, spread, unusable
+from distilvec.indexes.rows import BROKEN, EMPTY, Marks, Rows, in_words, located, ranges, spread, unusable
 from distilvec.indexes.variants import IndexVariant, Reader
-from distilvec.judging.tasks import unit
+from distilvec.judging.tasks import cosines, unit
 from distilvec.progress import at_work
 from distilvec.teachers.vector_files import read_vectors
 

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.errors import DataError, DistilvecError
-from distilvec.indexes.rows import overlap, top
+from distilvec.indexes.rows import top
 from distilvec.judging.tables import read_table
+from distilvec.judging.tasks import overlap
 from distilvec.teachers.vector_files import read_vectors
 
 DEPTH = 10

@@ -11,7 +11,7 @@ from distilvec.errors import DataError
 from distilvec.judging.encoder import apply_map
 from distilvec.judging.metrics import measure
 from distilvec.judging.shared import NEIGHBOURS
-from distilvec.judging.tasks import cosines, nearest_others, unit
+from distilvec.judging.tasks import cosines, nearest_others, overlap, unit
 
 Array = npt.NDArray[Any]
 #: Items that are compared, and pairs of them whose similarities are; similarity matrices grow with its square.
@@ -61,9 +61,9 @@ def agreement(
         "cosine": float(cosine.mean()),
         "cosine_from": where,
         **_matrices(unit(teacher), unit(student), seed),
-        "neighbours": _overlap(near, own),
+        "neighbours": overlap(near, own),
         "cka": debiased_cka(teacher, student),
-        "index_recall": _overlap(near, _nearest(mapped, teacher)) if known else None,
+        "index_recall": overlap(near, _nearest(mapped, teacher)) if known else None,
         "items": len(teacher),
     }
 
@@ -99,7 +99,7 @@ def likeness(reference: Array, other: Array) -> dict[str, float]:
     """
     reference, other = _sampled(reference, other, SAMPLE, 0)
     return {
-        "neighbours": _overlap(_nearest(reference, reference), _nearest(other, other)),
+        "neighbours": overlap(_nearest(reference, reference), _nearest(other, other)),
         "similarity_spearman": _matrices(unit(reference), unit(other), 0)["similarity_spearman"],
     }
 
@@ -133,7 +133,7 @@ def debiased_cka(x: Array, y: Array) -> float:
 def _crossed_ridge(student: Array, teacher: Array, seed: int) -> Array:
     order = np.random.default_rng(seed).permutation(len(teacher))
     halves = order[: len(order) // 2], order[len(order) // 2 :]
-    cosine = np.empty(len(teacher), dtype=np.float32)
+    cosine = np.empty(len(teacher))
     for fitted, judged in (halves, halves[::-1]):
         cosine[judged] = cosines(student[judged] @ free_map(student[fitted], teacher[fitted]), teacher[judged])
     return cosine
@@ -154,8 +154,3 @@ def _matrices(teacher: Array, student: Array, seed: int) -> dict[str, float]:
 def _nearest(queries: Array, documents: Array) -> Array:
     """Rows of the ten nearest documents of each query, the one in its own row left out."""
     return nearest_others(unit(queries), unit(documents), min(NEIGHBOURS, len(documents) - 1))
-
-
-def _overlap(first: Array, second: Array) -> float:
-    """Mean share of equal entries of two sets per row."""
-    return float((first[:, :, None] == second[:, None, :]).any(axis=2).mean())

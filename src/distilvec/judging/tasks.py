@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 #: Share of a probe's test items among those that it learns from that is told.
 _KNOWN = 0.01
+#: Rows of many that are turned into float64 together.
+_BLOCK = 8192
 
 
 class JudgingTask(ABC):
@@ -150,14 +152,14 @@ def known_items(name: str, train: Iterable[str], test: Sequence[str]) -> int:
     return known
 
 
-def cosines(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Cosine of each row pair, [n]; 0 where a vector is zero, exactly 1 for equal vectors (they are ties)."""
-    left, right = np.asarray(left, dtype=np.float64), np.asarray(right, dtype=np.float64)
-    length = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    products = np.einsum("ij,ij->i", left, right)
-    # Rounding to float32 takes away the rounding error of the sum above.
-    cosine = np.divide(products, length, out=np.zeros_like(products), where=length > 0)
-    return np.asarray(cosine, dtype=np.float32)
+def cosines(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Cosine of each row pair, float64 [n]; 0 where a vector is zero; computed block by block."""
+    found = np.zeros(len(left))
+    for start in range(0, len(left), _BLOCK):
+        a, b = (np.asarray(side[start : start + _BLOCK], np.float64) for side in (left, right))
+        length = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        np.divide(np.einsum("ij,ij->i", a, b), length, out=found[start : start + _BLOCK], where=length > 0)
+    return found
 
 
 def unit(vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -211,3 +213,8 @@ def nearest_others(queries: npt.NDArray[Any], documents: npt.NDArray[Any], depth
     itself = ranked == np.arange(len(ranked))[:, None]
     itself[~itself.any(1), -1] = True  # it may be far down, or crowded out by equal vectors
     return ranked[~itself].reshape(len(ranked), -1)
+
+
+def overlap(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> float:
+    """Mean share of the rows [q, k] of one search that another one finds, in [0, 1]."""
+    return float((first[:, :, None] == second[:, None, :]).any(axis=2).mean())
