@@ -7,7 +7,6 @@ put behind the new model as stock modules. Report rows choose nothing and are me
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import logging
@@ -33,7 +32,7 @@ from distilvec.modules.pipeline import item_kinds
 from distilvec.progress import at_work
 from distilvec.report.grid import Cell, Grid
 from distilvec.students import load_student, ship
-from distilvec.students.ship import named
+from distilvec.students.ship import named, with_modules
 from distilvec.teachers.vector_files import read_vectors
 from distilvec.words import points
 
@@ -181,6 +180,8 @@ def adapt(
         DataError: vectors or texts cannot be read, differ in number, hold NaN, infinity or rows of zeros, or are fewer
             than 100 different texts.
     """
+    from sentence_transformers.base.modules import Normalize
+
     _check_arguments(limit, queries, query_vectors)
     target = named(Path(output).expanduser())
     check_model(target, new=True)
@@ -195,7 +196,7 @@ def adapt(
     maps = _MapFits(CachedEncoder(base, name=str(model)), matrix, table, order, held, seed)
     curve = maps.curve(order[2 * held : 2 * held + limit])
     best, chosen = max(curve[-1], key=lambda pair: pair[1].choice)
-    adapted = _behind(base, [*best.modules()], normalize=unit_length)
+    adapted = _behind(base, [*best.modules(), *([Normalize()] if unit_length else [])])
     shipped = CachedEncoder(adapted, name="the adapted model")
     made = shipped.document([table[row] for row in maps.report])
     recall, repeated, searched = maps.recall(made, reporting=True), len(matrix) - len(distinct), len(maps.searched)
@@ -305,27 +306,15 @@ def _normalized(model: SentenceTransformer) -> SentenceTransformer:
     from sentence_transformers.base.modules import Normalize
 
     last = list(model.children())[-1]
-    return model if isinstance(last, Normalize) else _behind(model, [Normalize()], normalize=False)
+    return model if isinstance(last, Normalize) else _behind(model, [Normalize()])
 
 
-def _behind(model: SentenceTransformer, more: Sequence[Any], *, normalize: bool) -> SentenceTransformer:
+def _behind(model: SentenceTransformer, more: Sequence[Any]) -> SentenceTransformer:
     """A model that shares another one's weights, with further modules behind it."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Normalize
-
     modules: Any = OrderedDict(model.named_children())
-    for number, module in enumerate([*more, *([Normalize()] if normalize else [])]):
+    for number, module in enumerate(more):
         modules[f"adapter_{len(modules)}_{number}"] = module
-    made = SentenceTransformer(
-        modules=modules,
-        device=str(model.device),
-        prompts={name: prompt for name, prompt in (model.prompts or {}).items() if prompt is not None},
-        default_prompt_name=model.default_prompt_name,
-        similarity_fn_name=model.similarity_fn_name,
-    )
-    made.model_card_data = copy.copy(model.model_card_data)
-    made.model_card_data.register_model(made)
-    return made.eval()
+    return with_modules(model, modules).eval()
 
 
 def _notes(recall: float, searched: int, repeated: int) -> list[str]:

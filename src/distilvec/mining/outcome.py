@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from distilvec.corpus.rows import excerpt
 from distilvec.files import read_record, write_record, write_text
 from distilvec.showing import Shown
 
@@ -118,7 +119,7 @@ class Mined(Shown):
         for row in self.shown:
             lines += [
                 "",
-                f"query            {_short(row['query'])}",
+                f"query            {excerpt(row['query'], _LONGEST)}",
                 _scored(row["score"], "positive", row["positive"]),
             ]
             for each in row["negatives"]:
@@ -129,9 +130,4 @@ class Mined(Shown):
 
 
 def _scored(score: float, place: str, text: str) -> str:
-    return f"  {score:6.3f} {place:<8} {_short(text)}"
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
+    return f"  {score:6.3f} {place:<8} {excerpt(text, _LONGEST)}"
