@@ -36,11 +36,9 @@ def collapse(vectors: npt.NDArray[Any]) -> dict[str, Any]:
     points = unit(vectors[sampled_rows(np.arange(len(vectors)), SAMPLE)]).astype(np.float64)
     n, width = points.shape
     total = points.sum(axis=0)
-    mean_cosine = float((total @ total - np.square(points).sum()) / (n * (n - 1)))
-    rank = _effective_rank(points)
-    most = min(n - 1, width)
+    rank, most = _effective_rank(points), min(n - 1, width)
     signs: dict[str, Any] = {
-        "mean_cosine": mean_cosine,
+        "mean_cosine": float((total @ total - np.square(points).sum()) / (n * (n - 1))),
         "effective_rank": rank,
         "rank_share": rank / most,
         "hubness": _hubness(points),

@@ -52,7 +52,13 @@ class Drift:
             return f"Only {fresh} of {self.new:,} new texts are not among the old ones, too few to test. Look at them."
         if self.interval[0] <= 0.5:
             return f"No drift is shown: a classifier cannot tell {self._what()} from the old ones."
-        return self._difference() + self._of_the_model()
+        size = "slightly" if self.separability < 0.65 else "clearly" if self.separability < 0.9 else "entirely"
+        return (
+            f"The corpora differ {size}: a classifier tells {self._what()} from the old ones with an area of "
+            f"{self.separability:.2f} ({self.interval[0]:.2f} to {self.interval[1]:.2f}; 0.5 = not at all), and "
+            f"{100 * self.novel:.0f} % of all new texts are further from the old ones than all but 5 % of these are "
+            f"from each other.{self._of_the_model()}"
+        )
 
     def _what(self) -> str:
         if not self.shared:
@@ -67,15 +73,6 @@ class Drift:
         return (
             f" But this model cuts the new texts into {more:.0f} % more word pieces than the old ones. If its "
             "vocabulary was cut to texts like the old ones, that alone can tell the two apart: ask its teacher."
-        )
-
-    def _difference(self) -> str:
-        size = "slightly" if self.separability < 0.65 else "clearly" if self.separability < 0.9 else "entirely"
-        return (
-            f"The corpora differ {size}: a classifier tells {self._what()} from the old ones with an area of "
-            f"{self.separability:.2f} ({self.interval[0]:.2f} to {self.interval[1]:.2f}; 0.5 = not at all), and "
-            f"{100 * self.novel:.0f} % of all new texts are further from the old ones than all but 5 % of these are "
-            "from each other."
         )
 
 

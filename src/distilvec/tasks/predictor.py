@@ -103,8 +103,7 @@ class Predictor:
         Raises:
             DataError: a label that the head does not know.
         """
-        truth = examples.targets(self.head)
-        logits = self.logits(examples.inputs)
+        truth, logits = examples.targets(self.head), self.logits(examples.inputs)
         if self.head.labels is not None:
             return classification_scores(truth, logits.argmax(-1))
         return regression_scores(truth, logits[:, 0])
