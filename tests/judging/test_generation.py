@@ -17,7 +17,7 @@ from tests.writing import WritingWorld, built
 from distilvec import evaluate
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.judging import GenerationTask, RetrievalTask, judge, load_task, paired_bootstrap
-from distilvec.judging.writing import asked, likelihood, rouge_l, write, writer_of
+from distilvec.judging.generation import asked, likelihood, rouge_l, write, writer_of
 from distilvec.modules.writing import open_writer
 
 PROMPTS = ["What is the time?", "Say it", "A longer prompt than the others"]
