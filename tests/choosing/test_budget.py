@@ -24,9 +24,9 @@ from distilvec.choosing.budget import Budget, _electra, shapes
 from distilvec.choosing.candidates import Candidate
 from distilvec.choosing.choose import planned_steps
 from distilvec.choosing.compiled import STEPS, Compiled, compile_budget
-from distilvec.choosing.curves import LATER, extrapolate, power, powers
 from distilvec.choosing.halving import halve, probe_method
 from distilvec.choosing.measuring import Measured
+from distilvec.choosing.prediction import LATER, extrapolate, power, powers
 from distilvec.choosing.probe import short_training
 from distilvec.choosing.workers import Lesson, Trainings, Trial
 from distilvec.cli.main import main

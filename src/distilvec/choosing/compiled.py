@@ -11,10 +11,9 @@ import numpy as np
 from distilvec.choosing.budget import Budget, shapes
 from distilvec.choosing.candidates import Candidate, attempted
 from distilvec.choosing.choose import planned, planned_steps, source_of
-from distilvec.choosing.curves import extrapolate, powers
 from distilvec.choosing.halving import halve
 from distilvec.choosing.measuring import Measured, MeasuringData, measure_teacher, shipped, started
-from distilvec.choosing.prediction import Prediction
+from distilvec.choosing.prediction import Prediction, extrapolate, powers
 from distilvec.choosing.sample import counted
 from distilvec.errors import DistilvecError
 from distilvec.recipe import Recipe

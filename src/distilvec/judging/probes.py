@@ -58,7 +58,7 @@ class _ProbeTask(JudgingTask):
                 same_length(name, **{f"{split} text": columns[0], f"{split} label": columns[1]})
         self.protocol = protocol
         rows = sampled(range(len(train[0])), max_train, np.random.default_rng(seed))
-        self._train_texts, self._train_answers = ([column[row] for row in rows] for column in train)
+        self._train_texts, self._train_answers = ([column[row] for row in rows] for column in map(list, train))
         self._test_texts, self._test_answers = map(list, test)
         if protocol == "tuned" and validation is None and len(rows) < 2:
             raise DataError(f"{len(rows)} training rows cannot be split to choose a strength", where=f"task {name}")
