@@ -127,7 +127,8 @@ def debiased_cka(x: Array, y: Array) -> float:
 
     from distilvec.functional.cka import linear_cka
 
-    return linear_cka(*(torch.from_numpy(np.asarray(side, np.float64)) for side in (x, y)), debiased=True).item()
+    first, second = (torch.from_numpy(np.asarray(side, np.float64)) for side in (x, y))
+    return linear_cka(first, second, debiased=True).item()
 
 
 def _crossed_ridge(student: Array, teacher: Array, seed: int) -> Array:
