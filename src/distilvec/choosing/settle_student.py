@@ -15,7 +15,7 @@ from distilvec.training.distributed import launched
 
 if TYPE_CHECKING:
     from distilvec.choosing.budget import Budget
-    from distilvec.choosing.choice import Choice
+    from distilvec.choosing.choose import Choice
     from distilvec.choosing.compiled import Compiled
 
 
