@@ -43,13 +43,7 @@ class AnsweringExplainingStudent(AnsweringStudent, ExplainingStudent):
 def finished_student(model: str | Path, *, trust_remote_code: bool = False) -> SentenceTransformer:
     """A student as it ships, with what lies beside it: `explain` where it kept its kernels, `predict` with a task head.
 
-    Args:
-        model: folder, or model id on the hub.
-        trust_remote_code: whether code that comes with the model may run.
-
-    Raises:
-        DistilvecError: there is no such model.
-        DataError: files beside the model are damaged.
+    See `distilvec.load`.
     """
     folder = locate(model, trust_remote_code)
     student = load_student(str(model), trust_remote_code=trust_remote_code)
