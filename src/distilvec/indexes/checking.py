@@ -163,7 +163,7 @@ class _Check:
         # Rows that fit anyway do not speak against it: of a short text, two lengths are one.
         right = np.flatnonzero(self._fits)
         whole = not len(right) or bool(self._causes.read_as(self._sample.part(right), variant).explained.mean() > 0.9)
-        rows, exact = ([], True) if whole else self._where(places, self._explained)
+        rows, exact = ([], True) if whole else self._where(places, lambda more: self._causes.explained(more, variant))
         what = f"{self._told(places, rows, exact, whole)} those of texts read {variant}"
         if variant.prompt is not None:
             own = f'the prompt "{self._causes.reader.prompt}"' if self._causes.reader.prompt else "no prompt"
@@ -172,7 +172,7 @@ class _Check:
 
     def _elsewhere(self, cause: Cause, places: Rows) -> Finding:
         assert cause.places is not None
-        rows, exact = self._where(places, self._explained)
+        rows, exact = self._where(places, lambda more: self._causes.explained(more, None))
         steps = cause.places[cause.explained] - self._sample.rows[places]
         values, counts = np.unique(steps, return_counts=True)
         what = f"the vectors of {len(places):,} of {len(self._sample.rows):,} checked texts lie in other rows"
@@ -260,10 +260,6 @@ class _Check:
         asked = [self._causes.texts[row] for row in rows]
         stored = np.asarray(self._causes.vectors[rows], np.float32)
         return IndexSample(rows, asked, stored, self._causes.reader.read(asked))
-
-    def _explained(self, looked: IndexSample) -> Marks:
-        """By the cause that was found last."""
-        return self._causes.explained(looked, self._found[-1])
 
     def _known(self, looked: IndexSample) -> Marks:
         """Tell which rows fit the model, by direction or by a cause that was found."""
