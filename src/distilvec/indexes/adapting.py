@@ -180,8 +180,6 @@ def adapt(
         DataError: vectors or texts cannot be read, differ in number, hold NaN, infinity or rows of zeros, or are fewer
             than 100 different texts.
     """
-    from sentence_transformers.base.modules import Normalize
-
     _check_arguments(limit, queries, query_vectors)
     target = named(Path(output).expanduser())
     check_model(target, new=True)
@@ -196,7 +194,7 @@ def adapt(
     maps = _MapFits(CachedEncoder(base, name=str(model)), matrix, table, order, held, seed)
     curve = maps.curve(order[2 * held : 2 * held + limit])
     best, chosen = max(curve[-1], key=lambda pair: pair[1].choice)
-    adapted = _behind(base, [*best.modules(), *([Normalize()] if unit_length else [])])
+    adapted = _behind(base, best.modules(), normalize=unit_length)
     shipped = CachedEncoder(adapted, name="the adapted model")
     made = shipped.document([table[row] for row in maps.report])
     recall, repeated, searched = maps.recall(made, reporting=True), len(matrix) - len(distinct), len(maps.searched)
@@ -306,13 +304,15 @@ def _normalized(model: SentenceTransformer) -> SentenceTransformer:
     from sentence_transformers.base.modules import Normalize
 
     last = list(model.children())[-1]
-    return model if isinstance(last, Normalize) else _behind(model, [Normalize()])
+    return model if isinstance(last, Normalize) else _behind(model, [], normalize=True)
 
 
-def _behind(model: SentenceTransformer, more: Sequence[Any]) -> SentenceTransformer:
+def _behind(model: SentenceTransformer, more: Sequence[Any], *, normalize: bool) -> SentenceTransformer:
     """A model that shares another one's weights, with further modules behind it."""
+    from sentence_transformers.base.modules import Normalize
+
     modules: Any = OrderedDict(model.named_children())
-    for number, module in enumerate(more):
+    for number, module in enumerate([*more, *([Normalize()] if normalize else [])]):
         modules[f"adapter_{len(modules)}_{number}"] = module
     return with_modules(model, modules).eval()
 
