@@ -145,10 +145,17 @@ def measure(candidate: Candidate, bench: MeasuringData) -> Measured:
 
 
 def started(candidate: Candidate, bench: MeasuringData) -> tuple[StudentSection, SentenceTransformer]:
-    """The section of a candidate, and the untrained student; refuses what `measure` does."""
-    section = candidate.section(bench.recipe.student or StudentSection(auto=AutoSection()))
-    student = make_student(section, bench.recipe.teachers, bench.whole, bench.recipe.training.seed, bench.seen)
-    refuse_misfits(student, bench)
+    """The section of a candidate, and the untrained student; a method that the recipe names says now if it cannot train
+    it.
+    """
+    recipe = bench.recipe
+    section = candidate.section(recipe.student or StudentSection(auto=AutoSection()))
+    student = make_student(section, recipe.teachers, bench.whole, recipe.training.seed, bench.seen)
+    if not recipe.method.is_open:
+        info = StudentTap(student).info
+        if recipe.task is not None:
+            info = describe(info, build_task(recipe.task, info.width, bench.whole.labels, bench.whole.label_names))
+        recipe.method.build().needs(info, [teacher_info(each.teacher) for each in bench.taught])
     return section, student
 
 
@@ -195,15 +202,3 @@ def _probe(name: str, student: SentenceTransformer, bench: MeasuringData) -> dic
     assert head is not None
     reached = float(agreement(vectors, encoder(held), linear_map(head))["cosine"])
     return {"agreement": reached, **_tasks_kept(f"{name}, probe", encoder, bench)}
-
-
-def refuse_misfits(student: SentenceTransformer, bench: MeasuringData) -> None:
-    """Let the recipe's method, where it names one or chooses for a run, say now that it cannot train this candidate."""
-    recipe = bench.recipe
-    if recipe.method.is_open:
-        return
-    method = recipe.method.build()
-    info = StudentTap(student).info
-    if recipe.task is not None:
-        info = describe(info, build_task(recipe.task, info.width, bench.whole.labels, bench.whole.label_names))
-    method.needs(info, [teacher_info(each.teacher) for each in bench.taught])

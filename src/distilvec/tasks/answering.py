@@ -49,14 +49,8 @@ def finished_student(model: str | Path, *, trust_remote_code: bool = False) -> S
     student = load_student(str(model), trust_remote_code=trust_remote_code)
     if has_kernels(folder):
         student = with_kernels(student, folder)
-    return with_head(student, folder) if has_head(folder) else student
-
-
-def with_head(student: SentenceTransformer, folder: str | Path) -> AnsweringStudent:
-    """The student with the task head that lies beside it in its folder."""
-    head = TaskHead.load(folder)
-    student.__class__ = AnsweringExplainingStudent if isinstance(student, ExplainingStudent) else AnsweringStudent
-    assert isinstance(student, AnsweringStudent)
-    # Not a submodule: it is no part of what the student computes or saves.
-    student.__dict__["head"] = head.eval()
+    if has_head(folder):
+        student.__class__ = AnsweringExplainingStudent if isinstance(student, ExplainingStudent) else AnsweringStudent
+        # Not a submodule: it is no part of what the student computes or saves.
+        student.__dict__["head"] = TaskHead.load(folder).eval()
     return student
