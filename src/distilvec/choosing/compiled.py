@@ -260,7 +260,10 @@ def halve(
         row.curve[0] = lesson.order(student, row.name)
         width = student.get_embedding_dimension() or 0
         probes[row.name] = Trial(row.name, student, probe_method(bench.recipe, width, teacher.info.width))
-    left, first, most = list(rows), steps, min(_most(bench), to_come / 2)
+    there, taken = len(bench.whole.train_rows), len(bench.sample.train_rows)
+    # No limit where the texts are all that there are.
+    read = math.inf if taken >= there else READINGS * taken / step_texts(bench.recipe)
+    left, first, most = list(rows), steps, min(read, to_come / 2)
     with Trainings(lesson, list(probes.values())) as trainings:
         while True:
             reached = trainings.orders([probes[row.name] for row in left], steps)
@@ -281,9 +284,3 @@ def halve(
             if steps > first:
                 left = sorted(left, key=lambda row: -row.curve[max(row.curve)])[: max(FEWEST, len(left) // 2)]
             steps *= 2
-
-
-def _most(bench: MeasuringData) -> float:
-    """Steps of a short training at most: no limit where the texts are all that there are."""
-    there, taken = len(bench.whole.train_rows), len(bench.sample.train_rows)
-    return math.inf if taken >= there else READINGS * taken / step_texts(bench.recipe)

@@ -158,7 +158,9 @@ def _probe_teachers(
         begun = time.perf_counter()
         if stored.signals:
             fill(store, teacher, texts, keys, stored)
-            sizes |= {name: _bytes_per_text(store.path, name, len(texts)) for name in stored.signals}
+            for name in stored.signals:
+                files = [store.path / f"{part}.arrow" for part in part_names(store.path, name)]
+                sizes[name] = round(sum(file.stat().st_size for file in files) / max(len(texts), 1))
         else:
             vectors = teacher.encode(texts)
             there = ~np.isnan(vectors).all(axis=1)  # it lacks the others, as the run will say
@@ -210,11 +212,6 @@ def _probe_combined(
         f"{each:,} bytes each, {size(each * missing)} in all",
     )
     return [Taught(teacher, seen, store, filled)], float(each * missing)
-
-
-def _bytes_per_text(folder: Path, signal: str, texts: int) -> int:
-    files = [folder / f"{name}.arrow" for name in part_names(folder, signal)]
-    return round(sum(file.stat().st_size for file in files) / max(texts, 1))
 
 
 def _lacking(folder: Path, teacher: Teacher, keys: np.ndarray, storage: str, wanted: Wanted) -> dict[str, np.ndarray]:

@@ -90,6 +90,7 @@ def check_index(
         return IndexCheck(findings, len(matrix), len(chosen), least)
     sample = IndexSample(chosen, asked, np.asarray(matrix[chosen], np.float32), read)
     check = _Check(Causes(reader, matrix, table, least), sample, ~(broken | empty))
+    repeated = len(table) - len(set(table))
     return IndexCheck(
         sorted([*findings, *check.findings()], key=lambda each: -each.share),
         len(matrix),
@@ -97,7 +98,7 @@ def check_index(
         least,
         passes=_passes(sample, least),
         cosine=float(np.median(cosines(sample.read, sample.stored))),
-        notes=_notes(table),
+        notes=[f"{repeated:,} rows repeat the text of an earlier row."] if repeated else [],
     )
 
 
@@ -312,8 +313,3 @@ def _passes(sample: IndexSample, least: float) -> float:
     names = np.array([first.setdefault(text, row) for row, text in enumerate(sample.texts[:500])])
     others = names[:, None] != names[None, :]
     return float((products >= least)[others].mean()) if others.any() else 1.0
-
-
-def _notes(texts: Sequence[str]) -> list[str]:
-    repeated = len(texts) - len(set(texts))
-    return [f"{repeated:,} rows repeat the text of an earlier row."] if repeated else []

@@ -183,25 +183,17 @@ def likelihood(writer: Writer, items: Sequence[tuple[str, str]], batch_size: int
     size, cut = np.array([len(answer.encode()) for _, answer in items], np.int64), 0
     for rows in _batches([len(prompt) + len(answer) for prompt, answer in items], batch_size):
         features = writer.preprocess([items[row] for row in rows])
-        for place, ids in _cut_answers(features).items():
-            size[rows[place]], cut = len(_read(writer.tokenizer, ids).encode()), cut + 1
+        kinds = features["answer_mask"]
+        for place in (~(kinds == END).any(1)).nonzero()[:, 0].tolist():  # there was no room for all of the answer
+            ids = features["input_ids"][place, kinds[place] == ANSWER].tolist()
+            # Without a character of which there is a part only.
+            read = str(writer.tokenizer.decode(ids, clean_up_tokenization_spaces=False)).rstrip("\ufffd")
+            size[rows[place]], cut = len(read.encode()), cut + 1
         features = writer({name: value.to(writer.model.device) for name, value in features.items()})
         count = features["answer_tokens"]
         nats[rows] = (features["answer_loss"].double() * count).cpu().numpy()
         tokens[rows] = count.cpu().numpy()
     return Likelihood(nats, tokens, size, cut)
-
-
-def _cut_answers(features: dict[str, Any]) -> dict[int, list[int]]:
-    """Row -> the answer's ids, of rows without an end: there was no room for all of it."""
-    kinds, ids = features["answer_mask"], features["input_ids"]
-    rows = (~(kinds == END).any(1)).nonzero()[:, 0].tolist()
-    return {row: ids[row, kinds[row] == ANSWER].tolist() for row in rows}
-
-
-def _read(tokenizer: Any, ids: list[int]) -> str:
-    """The text of some ids, without a character of which they have a part only."""
-    return str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)).rstrip("\ufffd")
 
 
 def write(
@@ -278,13 +270,10 @@ class _Words:
     def tokenize(self, text: str) -> list[str]:
         plain = unicodedata.normalize("NFC", text.lower())
         words: list[str] = []
-        for word in "".join(each if _is_of_a_word(each) else " " for each in plain).split():
+        of_words = (each.isalnum() or unicodedata.category(each)[0] == "M" for each in plain)
+        for word in "".join(each if kept else " " for each, kept in zip(plain, of_words, strict=True)).split():
             words += self._english.tokenize(word) if word.isascii() else UNSPACED.sub(r" \g<0> ", word).split()
         return words or plain.split()  # an answer of signs alone
-
-
-def _is_of_a_word(character: str) -> bool:
-    return character.isalnum() or unicodedata.category(character)[0] == "M"
 
 
 def _batches(lengths: Sequence[int], size: int) -> Iterator[npt.NDArray[np.int64]]:

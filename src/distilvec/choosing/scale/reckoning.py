@@ -147,19 +147,15 @@ class Scale:
         disk = texts * (rates.text_bytes + KEY_BYTES + rates.vector_bytes + (rates.token_bytes or 0))
         fast, slow = (one + other for one, other in zip(teaching, training or (0.0, 0.0), strict=True))
         hours = (fast * count / 3600, slow * count / 3600)
-        return Estimate(texts, teaching, training, disk, self._network(texts), hours)
+        # Texts to the teachers and vectors back; vectors and token ids in every epoch.
+        network = texts * (rates.text_bytes + rates.vector_bytes)
+        if training is not None:
+            network += texts * rates.epochs * (rates.vector_bytes + (rates.token_bytes or 0))
+        return Estimate(texts, teaching, training, disk, network, hours)
 
     def _seconds(self, items: float, rate: float) -> tuple[float, float]:
         fast, slow = (items / (rate * factor * self.devices.count) for factor in self.factors)
         return fast, slow
-
-    def _network(self, texts: int) -> float:
-        """Bytes in all: texts to the teachers and vectors back; vectors and token ids in every epoch."""
-        rates = self.rates
-        moved = texts * (rates.text_bytes + rates.vector_bytes)
-        if rates.training is not None:
-            moved += texts * rates.epochs * (rates.vector_bytes + (rates.token_bytes or 0))
-        return moved
 
     def grid(self) -> Grid:
         """A row per power of ten, and the number asked about."""
