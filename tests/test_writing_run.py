@@ -21,7 +21,7 @@ from distilvec.flow.compare import compare
 from distilvec.flow.finetune import finetune
 from distilvec.flow.push import push
 from distilvec.flow.run import Run, run
-from distilvec.judging.writing import asked, write, writer_of
+from distilvec.judging.generation import asked, write, writer_of
 from distilvec.recipe import Recipe
 from distilvec.report import Record
 

@@ -9,8 +9,7 @@ import numpy as np
 from experiments.harness.records import Rows
 from experiments.harness.tables import head, line, written
 
-from distilvec.choosing.curves import extrapolate, powers
-from distilvec.choosing.prediction import Prediction
+from distilvec.choosing.prediction import Prediction, extrapolate, powers
 
 BUDGETS = {"twentieth": 1_100_000, "eighth": 2_840_000}
 

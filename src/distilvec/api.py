@@ -20,7 +20,7 @@ from distilvec.recipe.from_python import GIVEN, corpus_section, opened_recipe, r
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from distilvec.choosing.choice import Choice
+    from distilvec.choosing.choose import Choice
     from distilvec.export import OnnxEncoder
     from distilvec.flow.compare import Comparison
     from distilvec.flow.run import Run

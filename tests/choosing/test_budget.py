@@ -23,10 +23,9 @@ from distilvec.choosing import settle_student
 from distilvec.choosing.budget import Budget, _electra, shapes
 from distilvec.choosing.candidates import Candidate
 from distilvec.choosing.choose import planned_steps
-from distilvec.choosing.compiled import STEPS, Compiled, compile_budget
-from distilvec.choosing.curves import LATER, extrapolate, power, powers
-from distilvec.choosing.halving import halve, probe_method
+from distilvec.choosing.compiled import STEPS, Compiled, compile_budget, halve, probe_method
 from distilvec.choosing.measuring import Measured
+from distilvec.choosing.prediction import LATER, extrapolate, power, powers
 from distilvec.choosing.probe import short_training
 from distilvec.choosing.workers import Lesson, Trainings, Trial
 from distilvec.cli.main import main
@@ -225,8 +224,8 @@ def test_texts_of_a_sample_are_not_read_again_and_again(
     """40 steps of 16 would read 320 texts twice: only where there are no others, and half of what is to come."""
     trainings = MagicMock(name="Trainings")
     trainings.return_value.__enter__.return_value.orders = lambda probes, steps: [0.5] * len(probes)
-    monkeypatch.setattr("distilvec.choosing.halving.Trainings", trainings)
-    monkeypatch.setattr("distilvec.choosing.halving.Lesson", MagicMock(return_value=MagicMock(order=lambda *_: 0.1)))
+    monkeypatch.setattr("distilvec.choosing.compiled.Trainings", trainings)
+    monkeypatch.setattr("distilvec.choosing.compiled.Lesson", MagicMock(return_value=MagicMock(order=lambda *_: 0.1)))
     bench = MagicMock(recipe=recipe_for(tmp_path, tiny_bert, ["a text"]))
     bench.taught[0].info.width = 32
     bench.held_out.return_value = [], []

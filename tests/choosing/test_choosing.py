@@ -14,8 +14,7 @@ from tests.jobs import Job
 
 import distilvec
 from distilvec.choosing import settle_student
-from distilvec.choosing.choice import Choice
-from distilvec.choosing.choose import choose
+from distilvec.choosing.choose import Choice, choose
 from distilvec.choosing.measuring import Measured
 from distilvec.choosing.prediction import (
     LONG,

@@ -23,7 +23,7 @@ from distilvec.flow.run import run
 from distilvec.flow.score import QueryDocuments
 from distilvec.judging import CachedEncoder
 from distilvec.judging.automatic import automatic_tasks
-from distilvec.mining.writing import texts_at
+from distilvec.mining.outcome import texts_at
 from distilvec.recipe import Recipe
 from distilvec.scorers.base import text_pair_keys
 from distilvec.training.samplers import BucketedBatches

@@ -18,13 +18,13 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.export import load_onnx
 from distilvec.export.convert import export_onnx
 from distilvec.files import read_record, write_record
-from distilvec.judging.probes import numbers
 from distilvec.mining.outcome import SUMMARY, Mined
 from distilvec.modules.task_head import TaskHead
 from distilvec.store import SignalStore
 from distilvec.store.layout import VOCABULARY, write_vocabulary
 from distilvec.store.signals import read_vocabulary
 from distilvec.students import load_student
+from distilvec.tasks.labels import finite_numbers
 from distilvec.training.log import _step
 
 #: No number, no text, no list of texts: what JSON can hold in their place.
@@ -181,8 +181,8 @@ def test_settings_of_a_table_of_word_pieces_have_their_types(tmp_path: Path, tin
 
 
 def test_numbers_of_four_hundred_digits_are_refused_as_others_are() -> None:
-    with pytest.raises(DataError, match="a target is not a number"):
-        numbers("t", [1, 10**400])
+    with pytest.raises(DataError, match=r"^t: .*not a column of numbers"):
+        finite_numbers([1, 10**400], "t")
     with pytest.raises(DataError, match="no array of numbers"):
         as_vectors([[10**400]], "vectors")
     assert _step(json.dumps({"step": 10**400})) == math.inf

@@ -104,8 +104,8 @@ def test_a_shuffled_index_is_doubted(tiny_bert: Path, old: np.ndarray, sentences
         (lambda given: given | {"query_vectors": given["vectors"]}, "query_vectors: .*--queries"),
         (lambda given: given | {"queries": [{"query": "a"}]}, "queries: .*--query-vectors"),
         (lambda given: given | {"queries": []}, "queries: there are no"),
-        (lambda given: given | {"queries": [{"query": "a", "document": "b"}]}, "queries, row 1: .*'b'"),
-        (lambda given: given | {"queries": [{"text": "a"}]}, 'queries, row 1: .*"query"'),
+        (lambda given: given | {"queries": [{"query": "a", "document": "b"}]}, "row 1, column document: .*'b'"),
+        (lambda given: given | {"queries": [{"text": "a"}]}, "queries, row 1, column query: "),
     ],
 )
 def test_unusable_models_for_adapting_are_refused_and_leave_nothing(

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distilvec.indexes.rows import Rows, cosines, in_words, located, nearest_rows, ranges, spread, top, unusable
-from distilvec.judging.tasks import unit
+from distilvec.indexes.rows import Rows, in_words, located, ranges, spread, top, unusable
+from distilvec.judging.tasks import cosines, unit
 
 
 def test_a_sample_has_both_ends_and_one_row_of_every_stretch() -> None:
@@ -52,7 +52,7 @@ def test_a_search_over_blocks_is_a_search_over_all(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("distilvec.indexes.rows.BLOCK", 13)
     assert np.array_equal(top(asked, index, 5), wanted[:, :5])
     assert np.array_equal(top(asked, index, 3, own), wanted[:, [0, 2, 3]])
-    assert np.array_equal(nearest_rows(asked, index), wanted[:, 0])
+    assert np.array_equal(top(asked, index, 1), wanted[:, :1])
 
 
 def test_rows_without_a_vector_are_seen() -> None:

@@ -17,7 +17,7 @@ from tests.writing import WritingWorld, built
 from distilvec import evaluate
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.judging import GenerationTask, RetrievalTask, judge, load_task, paired_bootstrap
-from distilvec.judging.writing import asked, likelihood, rouge_l, write, writer_of
+from distilvec.judging.generation import asked, likelihood, rouge_l, write, writer_of
 from distilvec.modules.writing import open_writer
 
 PROMPTS = ["What is the time?", "Say it", "A longer prompt than the others"]
@@ -210,5 +210,5 @@ def test_rouge_of_english_equals_rouge_score() -> None:
 def test_missing_rouge_score_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "rouge_score" else found(name))
-    with pytest.raises(EnvironmentProblem, match="rouge-score"):
+    with pytest.raises(EnvironmentProblem, match="rouge.score"):
         GenerationTask("mine", ["a"], ["b"])

@@ -299,7 +299,7 @@ def test_logarithms() -> None:
     ("answers", "options", "message"),
     [
         ([0, 1, 2] * 10, {"target": "binary"}, r"\b3 \(0, 1, 2\)"),
-        (["x"] * 30, {"target": "regression"}, "target .*'x'"),
+        (["x"] * 30, {"target": "regression"}, "numbers .*'x'"),
         ([0] * 30, {}, "training items"),
         ([0, 1] * 15, {"target": "binari"}, '"binari".*"binary"'),
         ([0, 1] * 15, {"seeds": ()}, r"seeds .*\[\]"),

@@ -286,7 +286,7 @@ def test_unusable_tasks_are_refused() -> None:
         ClassificationTask("t", (["a", "b"], ["x"]), TEST)
     with pytest.raises(DistilvecError, match="^task s: .*text1 0, text2 0, score 0"):
         SimilarityTask("s", [], [], [])
-    with pytest.raises(DataError, match=r"^task s: .*pair 0 is nan\b"):
+    with pytest.raises(DataError, match=r"^task s: .*item 0 is nan\b"):
         SimilarityTask("s", ["a"], ["b"], [float("nan")])
     with pytest.raises(DataError, match="^task r: .*target .*'x'"):
         RegressionTask("r", (["a", "b"], ["1", "x"]), (["a"], [1]))

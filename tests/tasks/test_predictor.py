@@ -165,9 +165,9 @@ def test_examples_are_read_as_they_are(tmp_path: Path) -> None:
     found = read_examples(file, ["text1", "text2"], "score")
     assert found.inputs == [("a", "b"), ("a", "b"), ("d", "e")]  # repeated rows count twice
     assert found.left_out == {"empty": 1}
-    with pytest.raises(DataError, match=r"/test\.csv: .*'x'"):
-        found.numbers()
     head = TaskHead(4, "regression")
+    with pytest.raises(DataError, match=r"/test\.csv: .*'x'"):
+        found.targets(head)
     assert Examples(["a", "b"], ["4.5", 3], "here").targets(head).tolist() == [4.5, 3.0]
     with pytest.raises(DataError, match=r"^here: .*item 0 is inf\b"):
         Examples(["a"], ["inf"], "here").targets(head)

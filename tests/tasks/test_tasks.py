@@ -16,6 +16,7 @@ from distilvec.corpus import read_corpus
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import DataError, DistilvecError
 from distilvec.tasks.labels import encode_labels, teacher_order
+from distilvec.tasks.scores import classification_scores, regression_scores
 from distilvec.tasks.section import TaskSection
 from distilvec.tasks.table import TABLE, build_task
 
@@ -69,15 +70,15 @@ def test_similarity_is_learnt_in_units_of_its_spread() -> None:
 def test_metrics_are_those_of_sklearn_and_scipy() -> None:
     rng = np.random.default_rng(0)
     logits, truth = rng.normal(size=(60, 4)), rng.integers(0, 3, 60)
-    task = build_task(section("classification"), 4, np.arange(4), list("abcd"))
-    found, predicted = task.metrics(logits, truth), logits.argmax(-1)
+    predicted = logits.argmax(-1)
+    found = classification_scores(truth, predicted)
     assert found["accuracy"] == pytest.approx(sk.accuracy_score(truth, predicted))
     assert found["macro_f1"] == pytest.approx(sk.f1_score(truth, predicted, average="macro"))
     assert found["macro_precision"] == pytest.approx(sk.precision_score(truth, predicted, average="macro"))
     assert found["macro_recall"] == pytest.approx(sk.recall_score(truth, predicted, average="macro", zero_division=0))
     scores = np.round(rng.normal(size=50), 1)
     guess = scores + rng.normal(size=50)
-    ranked = build_task(section("similarity"), 4, scores).metrics(guess[:, None], scores)
+    ranked = regression_scores(scores, guess)
     assert ranked["spearman"] == pytest.approx(stats.spearmanr(scores, guess).statistic)
     assert ranked["pearson"] == pytest.approx(stats.pearsonr(scores, guess).statistic)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distilvec.choosing.candidates import Candidate
+from distilvec.choosing.candidates import Candidate, cut_candidate, layers_of
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks, find_transformer
 from distilvec.students.shape import is_alike
@@ -73,9 +73,6 @@ def shapes(
         most: parameters; None: as many as half of the model.
         positions: tokens of a text at most.
         mapped: numbers of a vector behind the map that ships with every student; 0: there is none.
-
-    Raises:
-        DistilvecError: the model has no blocks, or nothing is as small as that.
     """
     transformer = find_transformer(source)
     blocks = None if transformer is None else find_blocks(transformer.model)
@@ -119,7 +116,7 @@ def _electra(of: str, sizes: Sizes, depth: int, share: float, most: int) -> Cand
     width = " of" if sizes.whole is None else f" of width {sizes.width},"
     units, rank = cut.get("inner", sizes.units), cut.get("embedding", sizes.rank)
     pieces = cut.get("vocabulary", sizes.pieces)
-    blocks = f"{depth} layer{'s' if depth > 1 else ''}{width} {units} units"
+    blocks = f"{layers_of(depth)}{width} {units} units"
     return Candidate(f"{blocks}, {pieces:,} pieces of rank {rank}", {"shrink": {"of": of, **cut}})
 
 
@@ -131,11 +128,7 @@ def _plain(of: str, model: Any, blocks: Any, depth: int, most: int) -> Candidate
     pieces = min((most - rest - depth * each) // width // 100 * 100, rows)
     if pieces < min(FEWEST_PIECES, rows):
         return None
-    some = {} if pieces >= rows else {"vocabulary": pieces}
-    shown = f"{pieces:,} pieces" if some else "all pieces"
-    return Candidate(
-        f"{depth} layer{'s' if depth > 1 else ''}, {shown}", {"shrink": {"of": of, "layers": depth, **some}}
-    )
+    return cut_candidate(of, depth, pieces if pieces < rows else None)
 
 
 def _tables(of: str, model: Any, most: int, mapped: int) -> list[Candidate]:

@@ -74,7 +74,7 @@ def candidates(
     depths = sorted({max(1, round(share * count)) for share in LAYER_SHARES} if layers is None else set(layers))
     tables = _tables(pieces, vocabularies)
     students = [
-        _cut(of, depth, table)
+        cut_candidate(of, depth, table)
         for depth in depths
         for table in tables
         if depth < count or table is not None  # all of both is the model itself
@@ -86,11 +86,7 @@ def candidates(
 
 
 def attempted(wanted: Sequence[Candidate], title: str, make: Callable[[Candidate], T]) -> tuple[list[T], list[str]]:
-    """Return what is made of the candidates, and why some are left out.
-
-    Raises:
-        DistilvecError: all of them are.
-    """
+    """Return what is made of the candidates, and why some are left out."""
     made, notes = list[T](), list[str]()
     ticker = Ticker(title, "candidates", kept=False)
     for number, candidate in enumerate(wanted, start=1):
@@ -123,9 +119,16 @@ def _tables(pieces: int, asked: Sequence[int] | None) -> list[int | None]:
     return [sixth, None] if sixth >= FEWEST_PIECES else [None]
 
 
-def _cut(of: str, layers: int, vocabulary: int | None) -> Candidate:
-    name = f"{layers} layer{'s' if layers > 1 else ''}, {_pieces(vocabulary)}"
-    return Candidate(name, {"shrink": {"of": of, "layers": layers, "vocabulary": vocabulary}})
+def cut_candidate(of: str, layers: int, vocabulary: int | None) -> Candidate:
+    """A model cut to so many blocks and word pieces; None: to all of its pieces."""
+    return Candidate(
+        f"{layers_of(layers)}, {_pieces(vocabulary)}",
+        {"shrink": {"of": of, "layers": layers, "vocabulary": vocabulary}},
+    )
+
+
+def layers_of(count: int) -> str:
+    return f"{count} layer{'s' if count > 1 else ''}"
 
 
 def _static(of: str, dimensions: int | None, vocabulary: int | None) -> Candidate:

@@ -1,7 +1,16 @@
-"""The best student within a budget: candidates that fit, short trainings, and what a whole one will make of them."""
+"""The best student within a budget: candidates that fit, short trainings, and what a whole one will make of them.
+
+The trainings are successive halving (Jamieson and Talwalkar 2016, "Non-stochastic best arm identification and
+hyperparameter optimization"): all candidates are trained for a little and for twice as long, the better half for twice
+as long again, and so on. Two trainings of each say how fast its error falls. Every round costs about as much as the one
+before. Each training starts from the untrained student and runs its whole schedule, so that what it reaches is
+comparable with a longer one's end.
+"""
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,13 +19,16 @@ import numpy as np
 
 from distilvec.choosing.budget import Budget, shapes
 from distilvec.choosing.candidates import Candidate, attempted
-from distilvec.choosing.choose import planned, planned_steps, source_of
-from distilvec.choosing.curves import extrapolate, powers
-from distilvec.choosing.halving import halve
+from distilvec.choosing.choose import planned, planned_steps, source_of, step_texts
 from distilvec.choosing.measuring import Measured, MeasuringData, measure_teacher, shipped, started
-from distilvec.choosing.prediction import Prediction
-from distilvec.choosing.sample import COUNTED, sampled
+from distilvec.choosing.prediction import Prediction, extrapolate, powers
+from distilvec.choosing.probe import Stored
+from distilvec.choosing.sample import counted
+from distilvec.choosing.workers import Lesson, Trainings, Trial
 from distilvec.errors import DistilvecError
+from distilvec.methods.base import Method
+from distilvec.methods.table import build_method
+from distilvec.progress import Ticker
 from distilvec.recipe import Recipe
 from distilvec.report.grid import Cell, Grid
 from distilvec.words import millions
@@ -25,11 +37,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from sentence_transformers import SentenceTransformer
 
+logger = logging.getLogger(__name__)
 #: Texts that are encoded for it: as many as the second round reads, each once.
 SAMPLE = 30_000
 #: Steps of the first round, unless the training is short: a share of its steps. After fewer, students that start well
 #: seem to be better than those that learn well.
 STEPS, SHARE = 200, 1 / 8
+#: Candidates that the last round is held between.
+FEWEST = 3
+#: Times that a short training reads each text of a sample at most. A student that reads some texts of a large corpus
+#: again and again falls behind one that has read as many different ones.
+READINGS = 1.5
 
 
 @dataclass
@@ -159,8 +177,7 @@ def compile_budget(recipe: Recipe, budget: Budget, *, sample: int = SAMPLE, step
         )
     recipe, corpus, few, taught = planned(recipe, sample)
     length = recipe.student.max_length if recipe.student else None
-    whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
-    bench = MeasuringData(recipe, whole, few, taught, [], None)
+    bench = MeasuringData(recipe, counted(corpus), few, taught, [], None)
     mapped = _mapped(bench)
     wanted = shapes(of, source, budget.most, length, mapped)
     students, rows, notes = _fitting(wanted, bench, budget, mapped)
@@ -196,3 +213,74 @@ def _fitting(
 
     made, notes = attempted(wanted, "making candidates", fitting)
     return [student for student, _ in made], [row for _, row in made], notes
+
+
+def probe_method(recipe: Recipe, width: int, teacher: int) -> Method:
+    """Return the method of the short trainings: the recipe's if it learns from sentence vectors alone, else `cosine`,
+    without a map if student and teacher are equally wide.
+
+    Args:
+        width, teacher: of the vectors of student and teacher.
+    """
+    first = recipe.method.first
+    method = None if recipe.method.is_open else build_method(first.name, first.options)
+    if method is not None and method.needs_teacher and not method.inside:
+        return method
+    return build_method("cosine", {"map": width != teacher})
+
+
+def halve(
+    students: Sequence[SentenceTransformer], rows: Sequence[Measured], bench: MeasuringData, steps: int, to_come: int
+) -> dict[str, DistilvecError]:
+    """Train candidates in rounds, and keep in each row's `curve` what it reached.
+
+    Args:
+        students: untrained, and left so.
+        rows: one for each of them.
+        steps: of the first round, which all go through; doubled in each further one. All go through the second too;
+            the last one is held between three, or another would read the texts of a sample too often, or be longer
+            than half of the training that is to come.
+        to_come: steps of that.
+
+    Returns:
+        Names of the candidates whose training failed, each with the error.
+    """
+    teacher = bench.taught[0]
+    lesson = Lesson(
+        bench.sample,
+        Stored(teacher.info, teacher.store),
+        *bench.held_out(),
+        bench.recipe.training.model_dump(),
+        bench.recipe.optimizer,
+        to_come,
+    )
+    failed: dict[str, DistilvecError] = {}
+    probes = {}
+    for row, student in zip(rows, students, strict=True):
+        row.curve[0] = lesson.order(student, row.name)
+        width = student.get_embedding_dimension() or 0
+        probes[row.name] = Trial(row.name, student, probe_method(bench.recipe, width, teacher.info.width))
+    there, taken = len(bench.whole.train_rows), len(bench.sample.train_rows)
+    # No limit where the texts are all that there are.
+    read = math.inf if taken >= there else READINGS * taken / step_texts(bench.recipe)
+    left, first, most = list(rows), steps, min(read, to_come / 2)
+    with Trainings(lesson, list(probes.values())) as trainings:
+        while True:
+            reached = trainings.orders([probes[row.name] for row in left], steps)
+            ticker = Ticker(f"training candidates for {steps} steps", "candidates", kept=False)
+            ticker(0, len(left))
+            for number, (row, value) in enumerate(zip(left, reached, strict=True), start=1):
+                ticker(number, len(left))
+                if isinstance(value, DistilvecError):
+                    failed[row.name] = value
+                    continue
+                row.curve[steps] = value
+                logger.info("%d steps, candidate %d of %d: %s: %.1f", steps, number, len(left), row.name, 100 * value)
+            left = [row for row in left if row.name not in failed]
+            if not left:
+                raise next(iter(failed.values()))
+            if steps > first and (len(left) <= FEWEST or 2 * steps > most):
+                return failed
+            if steps > first:
+                left = sorted(left, key=lambda row: -row.curve[max(row.curve)])[: max(FEWEST, len(left) // 2)]
+            steps *= 2

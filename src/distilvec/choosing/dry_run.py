@@ -111,7 +111,11 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
         rows = whole_groups(corpus, train[chosen], train)
         further = further_documents(apart, corpus, probe.place) if mining else None
         more = None if further is None else further.teacher_keys
-        wanted = _wanted(probe, prepared, mining=mining)
+        if prepared is not None:
+            wanted: Sequence[Wanted] = prepared.wanted
+        else:
+            nothing = [NOTHING for _ in probe.teachers.each]
+            wanted = nothing if mining else wants_of(apart, corpus, probe.teachers)
         taught, seconds, disk = _probe_teachers(probe, wanted, rows, summary, more)
         asked = bool(recipe.scorers) and not mining and (prepared is None or prepared.needs.scores)
         scored, written, scores = _probe_scorers(probe, rows, summary) if asked else (0.0, 0.0, None)
@@ -130,15 +134,6 @@ def plan(recipe: Recipe, *, teaching_only: bool = False, mining: bool = False) -
     return summary
 
 
-def _wanted(probe: ProbedRecipe, prepared: Prepared | None, *, mining: bool) -> Sequence[Wanted]:
-    """Return what is asked of each teacher besides sentence vectors."""
-    if prepared is not None:
-        return prepared.wanted
-    if mining:
-        return [NOTHING for _ in probe.teachers.each]
-    return wants_of(probe.recipe, probe.corpus, probe.teachers)
-
-
 def _probe_teachers(
     probe: ProbedRecipe, wanted: Sequence[Wanted], rows: np.ndarray, summary: Plan, more: np.ndarray | None
 ) -> tuple[list[Taught], float, float]:
@@ -150,8 +145,6 @@ def _probe_teachers(
     """
     taught: list[Taught] = []
     seconds = disk = 0.0
-    if not probe.teachers.each:
-        return taught, seconds, disk
     corpus, place, kept = probe.corpus, probe.place, probe.real.place
     texts, keys = corpus.teacher_texts(rows), corpus.teacher_keys[rows]
     every = [np.asarray(corpus.teacher_keys), *([] if more is None else [np.asarray(more)])]
@@ -165,7 +158,9 @@ def _probe_teachers(
         begun = time.perf_counter()
         if stored.signals:
             fill(store, teacher, texts, keys, stored)
-            sizes |= {name: _bytes_per_text(store.path, name, len(texts)) for name in stored.signals}
+            for name in stored.signals:
+                files = [store.path / f"{part}.arrow" for part in part_names(store.path, name)]
+                sizes[name] = round(sum(file.stat().st_size for file in files) / max(len(texts), 1))
         else:
             vectors = teacher.encode(texts)
             there = ~np.isnan(vectors).all(axis=1)  # it lacks the others, as the run will say
@@ -219,11 +214,6 @@ def _probe_combined(
     return [Taught(teacher, seen, store, filled)], float(each * missing)
 
 
-def _bytes_per_text(folder: Path, signal: str, texts: int) -> int:
-    files = [folder / f"{name}.arrow" for name in part_names(folder, signal)]
-    return round(sum(file.stat().st_size for file in files) / max(texts, 1))
-
-
 def _lacking(folder: Path, teacher: Teacher, keys: np.ndarray, storage: str, wanted: Wanted) -> dict[str, np.ndarray]:
     """Signal -> bool over distinct texts' keys, those for which the run's store lacks it.
 
@@ -241,9 +231,9 @@ def _lacking(folder: Path, teacher: Teacher, keys: np.ndarray, storage: str, wan
 
 def _examples(name: str, seen: TeacherReport) -> list[str]:
     counts = [f" ({each.tokens} tokens)" if each.tokens else "" for each in seen.examples]
-    return [
-        f"{name} reads{count}: {_shorten(each.rendered)}" for count, each in zip(counts, seen.examples, strict=True)
-    ]
+    texts = [each.rendered for each in seen.examples]
+    shown = [repr(text if len(text) <= 200 else f"{text[:100]} ... {text[-100:]}") for text in texts]
+    return [f"{name} reads{count}: {text}" for count, text in zip(counts, shown, strict=True)]
 
 
 def _probe_scorers(probe: ProbedRecipe, rows: np.ndarray, summary: Plan) -> tuple[float, float, np.ndarray]:
@@ -341,7 +331,3 @@ def _prepared_bytes(probed: ProbedRecipe) -> float:
     if read_object(kept / "corpus" / MANIFEST).get("fingerprint") != probed.corpus.fingerprint:
         written += (probe / "corpus").rglob("*")
     return float(sum(file.stat().st_size for file in written if file.is_file()))
-
-
-def _shorten(text: str) -> str:
-    return repr(text if len(text) <= 200 else f"{text[:100]} ... {text[-100:]}")

@@ -126,12 +126,7 @@ def measure_teacher(bench: MeasuringData) -> Measured:
 
 
 def measure(candidate: Candidate, bench: MeasuringData) -> Measured:
-    """Make a candidate, and measure it as it would ship.
-
-    Raises:
-        DistilvecError: it cannot be made (the vocabulary is below the floor of single characters, say), or the
-            recipe's method cannot train it.
-    """
+    """Make a candidate, and measure it as it would ship."""
     section, student = started(candidate, bench)
     encoder = CachedEncoder(student, name=candidate.name)
     texts, wanted = bench.train()
@@ -150,10 +145,17 @@ def measure(candidate: Candidate, bench: MeasuringData) -> Measured:
 
 
 def started(candidate: Candidate, bench: MeasuringData) -> tuple[StudentSection, SentenceTransformer]:
-    """The section of a candidate, and the untrained student; refuses what `measure` does."""
-    section = candidate.section(bench.recipe.student or StudentSection(auto=AutoSection()))
-    student = make_student(section, bench.recipe.teachers, bench.whole, bench.recipe.training.seed, bench.seen)
-    refuse_misfits(student, bench)
+    """The section of a candidate, and the untrained student; a method that the recipe names says now if it cannot train
+    it.
+    """
+    recipe = bench.recipe
+    section = candidate.section(recipe.student or StudentSection(auto=AutoSection()))
+    student = make_student(section, recipe.teachers, bench.whole, recipe.training.seed, bench.seen)
+    if not recipe.method.is_open:
+        info = StudentTap(student).info
+        if recipe.task is not None:
+            info = describe(info, build_task(recipe.task, info.width, bench.whole.labels, bench.whole.label_names))
+        recipe.method.build().needs(info, [teacher_info(each.teacher) for each in bench.taught])
     return section, student
 
 
@@ -200,19 +202,3 @@ def _probe(name: str, student: SentenceTransformer, bench: MeasuringData) -> dic
     assert head is not None
     reached = float(agreement(vectors, encoder(held), linear_map(head))["cosine"])
     return {"agreement": reached, **_tasks_kept(f"{name}, probe", encoder, bench)}
-
-
-def refuse_misfits(student: SentenceTransformer, bench: MeasuringData) -> None:
-    """Let the recipe's method, where it names one or chooses for a run, say now that it cannot train this candidate.
-
-    Raises:
-        DistilvecError: whatever the method says (too few layers, no tokens).
-    """
-    recipe = bench.recipe
-    if recipe.method.is_open:
-        return
-    method = recipe.method.build()
-    info = StudentTap(student).info
-    if recipe.task is not None:
-        info = describe(info, build_task(recipe.task, info.width, bench.whole.labels, bench.whole.label_names))
-    method.needs(info, [teacher_info(each.teacher) for each in bench.taught])

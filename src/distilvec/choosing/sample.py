@@ -21,6 +21,11 @@ FEWEST, MOST = 20, 1000
 COUNTED = 100_000
 
 
+def counted(corpus: Corpus) -> Corpus:
+    """Return what word pieces are chosen by: the corpus, or a sample of it."""
+    return corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
+
+
 class SampledCorpus:
     """Some rows of a corpus under new numbers; what is not about rows is the corpus' own.
 

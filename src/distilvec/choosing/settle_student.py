@@ -15,7 +15,7 @@ from distilvec.training.distributed import launched
 
 if TYPE_CHECKING:
     from distilvec.choosing.budget import Budget
-    from distilvec.choosing.choice import Choice
+    from distilvec.choosing.choose import Choice
     from distilvec.choosing.compiled import Compiled
 
 
@@ -106,9 +106,6 @@ def write_plan(choice: Choice | Compiled, folder: Path, asked: dict[str, Any] | 
 
     Args:
         asked: what it was chosen for.
-
-    Raises:
-        EnvironmentProblem: the folder cannot be written.
     """
     content = choice.to_dict() | ({} if asked is None else {"asked": asked})
     write_record(folder / PLAN, content)

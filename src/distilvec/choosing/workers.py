@@ -85,9 +85,6 @@ class Trial:
 class Trainings:
     """Short trainings, as many at once as torch may use threads; in this process with one thread, on a GPU, or where a
     student or a teacher cannot be pickled (code that came with a model) or a method is not ours.
-
-    Raises:
-        EnvironmentProblem: a worker ended before its training did.
     """
 
     def __init__(self, lesson: Lesson, probes: Sequence[Trial]) -> None:
@@ -183,11 +180,7 @@ class Trainings:
 
 
 def _of_one(error: DistilvecError) -> DistilvecError:
-    """A failure that leaves the other candidates alone.
-
-    Raises:
-        DistilvecError: an interruption, or the surroundings are to blame.
-    """
+    """A failure that leaves the other candidates alone; an interruption, and one of the surroundings, is raised."""
     if isinstance(error, EnvironmentProblem | Interrupted):
         raise error
     return error

@@ -28,9 +28,8 @@ from distilvec.folders import claim
 from distilvec.interruption import StopSignals
 from distilvec.mining.choosing import Chooser, Chosen, grouped
 from distilvec.mining.nearest import DOCUMENTS, nearest
-from distilvec.mining.outcome import Mined
+from distilvec.mining.outcome import Mined, PairsWriter, texts_at
 from distilvec.mining.sides import Pairs, Side
-from distilvec.mining.writing import PairsWriter, texts_at
 from distilvec.progress import Ticker
 from distilvec.recipe import Recipe, given
 from distilvec.store import SignalStore

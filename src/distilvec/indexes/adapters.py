@@ -16,7 +16,7 @@ All follow from sums over rows (`PairMoments`), added up block by block in float
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -181,7 +181,7 @@ def low_rank(full: LinearMap, moments: PairMoments, ranks: Sequence[int]) -> lis
         made = _with_offset("low rank", f"rank {rank}", main @ (main.T @ weight), moments)
         factors = main.astype(np.float32), (main.T @ weight).astype(np.float32)
         smaller = sum(each.size for each in factors) < made.weight.size
-        maps.append(LinearMap("low rank", made.setting, made.weight, made.bias, factors if smaller else None))
+        maps.append(replace(made, factors=factors if smaller else None))
     return maps
 
 
@@ -210,7 +210,7 @@ def residual(
     maps = []
     for penalty in penalties:
         outer = ridge(moments, penalty)
-        linear = LinearMap("ridge", start.setting, start.weight, start.bias + outer.bias)
+        linear = replace(start, bias=start.bias + outer.bias)
         maps.append(ResidualMap("residual", f"{hidden} hidden units, penalty {penalty:g}", linear, inner, outer.weight))
     return maps
 

@@ -7,7 +7,6 @@ put behind the new model as stock modules. Report rows choose nothing and are me
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import logging
@@ -25,14 +24,15 @@ from distilvec.files import write_text
 from distilvec.folders import check_model
 from distilvec.indexes.adapters import Map, PairMoments, low_rank, procrustes, residual, ridge
 from distilvec.indexes.queries import DEPTH, read_queries
-from distilvec.indexes.rows import BLOCK, BROKEN, EMPTY, Rows, overlap, top, unusable
+from distilvec.indexes.rows import BLOCK, BROKEN, EMPTY, Rows, top, unusable
 from distilvec.judging import CachedEncoder
 from distilvec.judging.agreement import agreement
+from distilvec.judging.tasks import overlap
 from distilvec.modules.pipeline import item_kinds
 from distilvec.progress import at_work
 from distilvec.report.grid import Cell, Grid
 from distilvec.students import load_student, ship
-from distilvec.students.ship import named
+from distilvec.students.ship import named, with_modules
 from distilvec.teachers.vector_files import read_vectors
 from distilvec.words import points
 
@@ -120,9 +120,8 @@ class Adaptation:
         return Grid(["rows the map saw", *kinds], rows, [*told, *self._of_queries(), *self.notes])
 
     def _of_queries(self) -> list[str]:
-        if self.queries is None:
+        if (scores := self.queries) is None:
             return []
-        scores = self.queries
         parts = []
         if "recall" in scores:
             old = f" (old model {points(scores['old_recall'])})" if "old_recall" in scores else ""
@@ -139,9 +138,7 @@ class Adaptation:
 def _check_arguments(limit: int, queries: Any, query_vectors: Any) -> None:
     """Refuse what needs no data to be refused."""
     if limit < FEWEST:
-        raise DistilvecError(
-            f"a map that is fitted to {limit} rows is none", where="limit", remedy=f"At least {FEWEST}."
-        )
+        raise DistilvecError(f"{limit} rows are too few to fit a map to", where="limit", remedy=f"At least {FEWEST}.")
     if query_vectors is not None and queries is None:
         raise DistilvecError(
             "these are vectors of queries, and there are no queries",
@@ -197,7 +194,7 @@ def adapt(
     maps = _MapFits(CachedEncoder(base, name=str(model)), matrix, table, order, held, seed)
     curve = maps.curve(order[2 * held : 2 * held + limit])
     best, chosen = max(curve[-1], key=lambda pair: pair[1].choice)
-    adapted = _behind(base, [*best.modules()], normalize=unit_length)
+    adapted = _behind(base, best.modules(), normalize=unit_length)
     shipped = CachedEncoder(adapted, name="the adapted model")
     made = shipped.document([table[row] for row in maps.report])
     recall, repeated, searched = maps.recall(made, reporting=True), len(matrix) - len(distinct), len(maps.searched)
@@ -290,10 +287,8 @@ def _distinct(texts: Sequence[str], where: str) -> Rows:
     for row, text in enumerate(texts):
         first.setdefault(text, row)
     if len(first) < FEWEST:
-        raise DataError(
-            f"{len(first)} different texts are too few to fit a map and to judge it", where=where,
-            remedy=f"At least {FEWEST} are needed, some thousands are better.",
-        )  # fmt: skip
+        found = f"{len(first)} different texts are too few to fit a map and to judge it"
+        raise DataError(found, where=where, remedy=f"At least {FEWEST} are needed, some thousands are better.")
     return np.fromiter(first.values(), np.int64, len(first))
 
 
@@ -308,29 +303,18 @@ def _normalized(model: SentenceTransformer) -> SentenceTransformer:
     """The model with vectors of length 1: maps fitted to these found more than those fitted to vectors as they were."""
     from sentence_transformers.base.modules import Normalize
 
-    return (
-        model if isinstance(list(model.children())[-1], Normalize) else _behind(model, [Normalize()], normalize=False)
-    )
+    last = list(model.children())[-1]
+    return model if isinstance(last, Normalize) else _behind(model, [], normalize=True)
 
 
 def _behind(model: SentenceTransformer, more: Sequence[Any], *, normalize: bool) -> SentenceTransformer:
     """A model that shares another one's weights, with further modules behind it."""
-    from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Normalize
 
     modules: Any = OrderedDict(model.named_children())
     for number, module in enumerate([*more, *([Normalize()] if normalize else [])]):
         modules[f"adapter_{len(modules)}_{number}"] = module
-    made = SentenceTransformer(
-        modules=modules,
-        device=str(model.device),
-        prompts={name: prompt for name, prompt in (model.prompts or {}).items() if prompt is not None},
-        default_prompt_name=model.default_prompt_name,
-        similarity_fn_name=model.similarity_fn_name,
-    )
-    made.model_card_data = copy.copy(model.model_card_data)
-    made.model_card_data.register_model(made)
-    return made.eval()
+    return with_modules(model, modules).eval()
 
 
 def _notes(recall: float, searched: int, repeated: int) -> list[str]:

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from distilvec.evenly import evenly_spaced
-from distilvec.indexes.rows import Marks, Rows, cosines, nearest_rows
+from distilvec.indexes.rows import Marks, Rows, top
 from distilvec.indexes.variants import IndexVariant, Reader, Vectors
-from distilvec.judging.tasks import unit
+from distilvec.judging.metrics import measure
+from distilvec.judging.tasks import cosines, unit
 
 #: Rows that a cause is tried on before all are.
 PROBE = 24
@@ -116,7 +117,7 @@ class Causes:
 
     def _elsewhere(self, sample: IndexSample) -> Cause:
         """Rows whose text has its vector in a row of another text."""
-        places = nearest_rows(sample.read, self.vectors)
+        places = top(sample.read, self.vectors, 1)[:, 0]
         near = cosines(sample.read, self.vectors[places]) >= self.least
         other = np.array(
             [self.texts[place] != text for place, text in zip(places, sample.texts, strict=True)], dtype=bool
@@ -139,14 +140,8 @@ def same_texts(sample: IndexSample, seed: int = 0) -> float | None:
         return None
     upper = np.triu_indices(count, k=1)
     stored, read = (np.asarray(unit(each) @ unit(each).T, np.float64) for each in (probe.stored, probe.read))
-    correlation = _correlation(stored[upper], read[upper])
+    correlation = measure("pearson", stored[upper], read[upper])
     random = np.random.default_rng(seed)
     orders = (random.permutation(count) for _ in range(_DRAWS))
-    by_chance = max(_correlation(stored[np.ix_(order, order)][upper], read[upper]) for order in orders)
+    by_chance = max(measure("pearson", stored[np.ix_(order, order)][upper], read[upper]) for order in orders)
     return correlation if correlation > max(by_chance, 0.0) else None
-
-
-def _correlation(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:
-    a, b = first - first.mean(), second - second.mean()
-    length = float(np.linalg.norm(a) * np.linalg.norm(b))
-    return float(a @ b) / length if length else 0.0

@@ -20,9 +20,9 @@ from distilvec.errors import DataError
 from distilvec.evenly import evenly_spaced
 from distilvec.indexes.causes import Cause, Causes, IndexSample, same_texts
 from distilvec.indexes.findings import FALSE_ALARMS, REMEDIES, Finding, IndexCheck
-from distilvec.indexes.rows import BROKEN, EMPTY, Marks, Rows, cosines, in_words, located, ranges, spread, unusable
+from distilvec.indexes.rows import BROKEN, EMPTY, Marks, Rows, in_words, located, ranges, spread, unusable
 from distilvec.indexes.variants import IndexVariant, Reader
-from distilvec.judging.tasks import unit
+from distilvec.judging.tasks import cosines, unit
 from distilvec.progress import at_work
 from distilvec.teachers.vector_files import read_vectors
 
@@ -90,6 +90,7 @@ def check_index(
         return IndexCheck(findings, len(matrix), len(chosen), least)
     sample = IndexSample(chosen, asked, np.asarray(matrix[chosen], np.float32), read)
     check = _Check(Causes(reader, matrix, table, least), sample, ~(broken | empty))
+    repeated = len(table) - len(set(table))
     return IndexCheck(
         sorted([*findings, *check.findings()], key=lambda each: -each.share),
         len(matrix),
@@ -97,7 +98,7 @@ def check_index(
         least,
         passes=_passes(sample, least),
         cosine=float(np.median(cosines(sample.read, sample.stored))),
-        notes=_notes(table),
+        notes=[f"{repeated:,} rows repeat the text of an earlier row."] if repeated else [],
     )
 
 
@@ -107,9 +108,6 @@ def threshold(reader: Reader, texts: Sequence[str], read: npt.NDArray[np.floatin
     Args:
         texts: those of the sample, m of them.
         read: float32 [m, D], the model's vectors of them.
-
-    Raises:
-        DataError: the model has vectors for too few of the texts.
     """
     # A text without pieces that the model knows is a vector of zeros, and has no direction to compare.
     known = np.flatnonzero(read.any(axis=1))
@@ -166,23 +164,23 @@ class _Check:
         # Rows that fit anyway do not speak against it: of a short text, two lengths are one.
         right = np.flatnonzero(self._fits)
         whole = not len(right) or bool(self._causes.read_as(self._sample.part(right), variant).explained.mean() > 0.9)
-        rows, exact = ([], True) if whole else self._where(places, self._explained)
+        rows, exact = ([], True) if whole else self._where(places, lambda more: self._causes.explained(more, variant))
         what = f"{self._told(places, rows, exact, whole)} those of texts read {variant}"
         if variant.prompt is not None:
             own = f'the prompt "{self._causes.reader.prompt}"' if self._causes.reader.prompt else "no prompt"
             what += f"; this check put {own} before them"
-        return Finding(variant.kind, f"{what}.", REMEDIES[variant.kind], self._share(places), rows, exact)
+        return self._finding(variant.kind, what, places, rows, exact)
 
     def _elsewhere(self, cause: Cause, places: Rows) -> Finding:
         assert cause.places is not None
-        rows, exact = self._where(places, self._explained)
+        rows, exact = self._where(places, lambda more: self._causes.explained(more, None))
         steps = cause.places[cause.explained] - self._sample.rows[places]
         values, counts = np.unique(steps, return_counts=True)
         what = f"the vectors of {len(places):,} of {len(self._sample.rows):,} checked texts lie in other rows"
         if counts.max() > 0.8 * len(steps):
             what += f", {abs(values[counts.argmax()]):,} {'later' if values[counts.argmax()] > 0 else 'earlier'}"
         what += f" ({'rows' if exact else 'of those checked: rows'} {in_words(rows)})"
-        return Finding("shuffled rows", f"{what}.", REMEDIES["shuffled rows"], self._share(places), rows, exact)
+        return self._finding("shuffled rows", what, places, rows, exact)
 
     def _foreign(self, places: Rows) -> Finding:
         """Rows that nothing explains: another model's, or other texts'."""
@@ -196,19 +194,14 @@ class _Check:
         else:
             kind = "another model" if fitting < 0.02 else "mixed models"
             what = f"another model's of the same texts (which texts are alike agrees to {alike:.2f})"
-        return Finding(
-            kind, f"{told} {what}; median cosine {cosine:.3f}.", REMEDIES[kind], self._share(places), rows, exact
-        )
+        return self._finding(kind, f"{told} {what}; median cosine {cosine:.3f}", places, rows, exact)
 
     def _more(self, places: Rows, rows: list[tuple[int, int]], exact: bool) -> IndexSample:
         """These rows, and where they are few others that are as wrong: eight rows say little about which are alike."""
         if len(places) >= ENOUGH:
             return self._sample.part(places)
-        inside = (
-            np.concatenate([np.arange(a, b + 1) for a, b in rows])
-            if exact and rows
-            else np.arange(len(self._causes.texts))
-        )
+        known = rows if exact and rows else [(0, len(self._causes.texts) - 1)]
+        inside = np.concatenate([np.arange(first, last + 1) for first, last in known])
         inside = inside[self._usable[inside]]
         checked = len(self._sample.rows)
         wanted = ENOUGH if exact else min(ENOUGH * checked // len(places), _MORE * checked)
@@ -231,7 +224,7 @@ class _Check:
             what = "of length 1, and the model's are not"
         else:
             what = f"{np.median(self._lengths[off]):.3g} times as long as the model's"
-        return [Finding("normalisation", f"{told} {what}.", REMEDIES["normalisation"], self._share(off), rows, exact)]
+        return [self._finding("normalisation", f"{told} {what}", off, rows, exact)]
 
     def _measure(self, places: Rows, read: npt.NDArray[np.floating]) -> None:
         self._lengths[places] = _relative_lengths(self._sample.stored[places], read)
@@ -250,7 +243,6 @@ class _Check:
             return ranges(self._sample.rows[wrong]), True
         others = (~self._fits | (np.abs(self._lengths - 1) > _LENGTH)) & ~wrong
         touching = bool(((wrong[1:] & others[:-1]) | (wrong[:-1] & others[1:])).any())
-
         usable = np.flatnonzero(self._usable)  # between right and wrong rows, one without a vector is neither
 
         def is_wrong(places: Rows) -> Marks:
@@ -270,10 +262,6 @@ class _Check:
         stored = np.asarray(self._causes.vectors[rows], np.float32)
         return IndexSample(rows, asked, stored, self._causes.reader.read(asked))
 
-    def _explained(self, looked: IndexSample) -> Marks:
-        """By the cause that was found last."""
-        return self._causes.explained(looked, self._found[-1])
-
     def _known(self, looked: IndexSample) -> Marks:
         """Tell which rows fit the model, by direction or by a cause that was found."""
         return np.asarray((cosines(looked.read, looked.stored) >= self._causes.least) | ~self._unexplained(looked))
@@ -291,8 +279,8 @@ class _Check:
             return f"rows {in_words(rows)} ({count:,} of {of:,} checked) are"
         return f"{count:,} of {of:,} checked rows ({in_words(rows)}), spread over the index, are"
 
-    def _share(self, places: Rows) -> float:
-        return len(places) / len(self._sample.rows)
+    def _finding(self, kind: str, what: str, places: Rows, rows: list[tuple[int, int]], exact: bool) -> Finding:
+        return Finding(kind, f"{what}.", REMEDIES[kind], len(places) / len(self._sample.rows), rows, exact)
 
 
 def _relative_lengths(stored: npt.NDArray[np.floating], read: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
@@ -325,8 +313,3 @@ def _passes(sample: IndexSample, least: float) -> float:
     names = np.array([first.setdefault(text, row) for row, text in enumerate(sample.texts[:500])])
     others = names[:, None] != names[None, :]
     return float((products >= least)[others].mean()) if others.any() else 1.0
-
-
-def _notes(texts: Sequence[str]) -> list[str]:
-    repeated = len(texts) - len(set(texts))
-    return [f"{repeated:,} rows repeat the text of an earlier row."] if repeated else []

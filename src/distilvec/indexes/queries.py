@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distilvec.corpus.keys import is_blank
 from distilvec.errors import DataError, DistilvecError
-from distilvec.indexes.rows import overlap, top
-from distilvec.judging.tables import TaskTable, read_table
+from distilvec.indexes.rows import top
+from distilvec.judging.tables import read_table
+from distilvec.judging.tasks import overlap
 from distilvec.teachers.vector_files import read_vectors
 
 DEPTH = 10
@@ -86,55 +86,39 @@ def read_queries(
             another number or width.
         DistilvecError: neither documents nor vectors say what is right.
     """
-    if not isinstance(queries, str | Path):
-        table = TaskTable("queries", list(queries), list(range(1, len(queries) + 1)), "row")
-    elif (file := Path(queries).expanduser()).is_dir():
+    file = Path(queries).expanduser() if isinstance(queries, str | Path) else None
+    if file is not None and file.is_dir():
         raise DataError("this is a folder, and a file of queries is needed", where=str(file), remedy="Name the file.")
-    else:
-        table = read_table(file)
-    rows, where = table.rows, table.source
-    if not rows:
-        raise DataError("there are no queries", where=where, remedy='Each row has "query" and "document".')
+    table = read_table(queries if file is None else file, "queries")  # type: ignore[arg-type]
+    asked = table.texts("query")
     places: dict[str, list[int]] = {}
     for place, text in enumerate(texts):
         places.setdefault(text, []).append(place)
-    relevant: dict[str, dict[str, set[int]]] = {}
-    asked: list[int] = []
-    for number, row in enumerate(rows):
-        query, document = _query_of(row, places, f"{where}, {table.unit} {table.lines[number]}")
-        if query not in relevant:
-            relevant[query] = {}
-            asked.append(number)
-        if document is not None:
-            relevant[query][document] = set(places[document])
+    relevant: dict[str, dict[str, set[int]]] = {query: {} for query in asked}
+    for row, query in enumerate(asked):
+        document = table.rows[row].get("document")
+        if document is None or document == "":  # a .csv cannot say that there is none
+            continue
+        if not isinstance(document, str) or document not in places:
+            raise DataError(
+                f"the document {repr(document)[:80]} is not a text of the index",
+                where=table.where(row, "document"),
+                remedy="Give it as it stands in the index, letter by letter.",
+            )
+        relevant[query][document] = set(places[document])
     if vectors is None and not any(relevant.values()):
         raise DistilvecError(
             "nothing says what these queries should find",
-            where=where,
+            where=table.source,
             remedy='Give each its "document", or the old model\'s vectors of the queries (--query-vectors).',
         )
     rights = [list(each.values()) for each in relevant.values()]
     copies = np.fromiter((places[text][0] for text in texts), np.int64, len(texts))
-    if vectors is None:
-        return Queries(list(relevant), rights, None, copies)
-    known = _vectors_of(vectors, [str(row["query"]) for row in rows], width)
-    return Queries(list(relevant), rights, known[asked], copies)
-
-
-def _query_of(row: Any, places: Mapping[str, Any], where: str) -> tuple[str, str | None]:
-    """The query of a row, and the document that it should find, if there is one."""
-    query, document = (row.get(name) if isinstance(row, Mapping) else None for name in ("query", "document"))
-    if not isinstance(query, str) or is_blank(query):
-        raise DataError('it has no text under "query"', where=where, remedy='Call it "query".')
-    if document is None or document == "":  # a .csv cannot say that there is none
-        return query, None
-    if not isinstance(document, str) or document not in places:
-        raise DataError(
-            f"the document {repr(document)[:80]} is not a text of the index",
-            where=where,
-            remedy="Give it as it stands in the index, letter by letter.",
-        )
-    return query, document
+    known = None
+    if vectors is not None:
+        first = {query: row for row, query in reversed([*enumerate(asked)])}
+        known = _vectors_of(vectors, asked, width)[[first[query] for query in relevant]]
+    return Queries(list(relevant), rights, known, copies)
 
 
 def _vectors_of(
@@ -144,9 +128,8 @@ def _vectors_of(
     known, _ = read_vectors(vectors, queries, name="query_vectors")
     if known.shape[1] != width or not np.isfinite(known).all():
         raise DataError(
-            f"the queries' vectors have {known.shape[1]} numbers, some of them not finite"
-            if known.shape[1] == width
-            else f"the queries' vectors have {known.shape[1]} numbers, the index's {width}",
+            f"the queries' vectors have {known.shape[1]} numbers, which have to be finite, and as many as the index's, "
+            f"{width}",
             where=str(vectors) if isinstance(vectors, str | Path) else "query_vectors",
             remedy="Give what the old model made of the same rows.",
         )

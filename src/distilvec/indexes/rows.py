@@ -40,16 +40,6 @@ def spread(count: int, wanted: int | None, seed: int) -> Rows:
     return np.asarray(rows)
 
 
-def cosines(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Cosine of equal rows, float64 [n]; 0 for a row of zeros; computed block by block."""
-    found = np.zeros(len(first))
-    for start in range(0, len(first), BLOCK):
-        a, b = (np.asarray(each[start : start + BLOCK], np.float64) for each in (first, second))
-        length = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-        np.divide((a * b).sum(axis=1), length, out=found[start : start + BLOCK], where=length > 0)
-    return found
-
-
 def unusable(vectors: npt.NDArray[np.floating]) -> tuple[Marks, Marks]:
     """bool [n] twice: rows with NaN or infinity, and rows of nothing but zeros; read block by block.
 
@@ -62,11 +52,6 @@ def unusable(vectors: npt.NDArray[np.floating]) -> tuple[Marks, Marks]:
         broken[start : start + BLOCK] = ~np.isfinite(block).all(axis=1)
         empty[start : start + BLOCK] = ~block.any(axis=1)
     return broken, empty
-
-
-def nearest_rows(asked: npt.NDArray[np.floating], vectors: npt.NDArray[np.floating]) -> Rows:
-    """int64 [q]: the stored row with the highest cosine to each asked vector; the index is read block by block."""
-    return top(asked, vectors, 1)[:, 0]
 
 
 def top(
@@ -104,11 +89,6 @@ class _Index:
 
     def read(self, numbers: Rows) -> npt.NDArray[np.float32]:
         return np.nan_to_num(unit(self.vectors[numbers]))
-
-
-def overlap(first: Rows, second: Rows) -> float:
-    """Mean share of the rows [q, k] of one search that another one finds, in [0, 1]."""
-    return float((first[:, :, None] == second[:, None, :]).any(axis=2).mean())
 
 
 def located(rows: Rows, wrong: Marks, is_wrong: Callable[[Rows], Marks]) -> list[tuple[int, int]] | None:

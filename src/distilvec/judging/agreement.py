@@ -11,7 +11,7 @@ from distilvec.errors import DataError
 from distilvec.judging.encoder import apply_map
 from distilvec.judging.metrics import measure
 from distilvec.judging.shared import NEIGHBOURS
-from distilvec.judging.tasks import cosines, unit
+from distilvec.judging.tasks import cosines, nearest_others, overlap, unit
 
 Array = npt.NDArray[Any]
 #: Items that are compared, and pairs of them whose similarities are; similarity matrices grow with its square.
@@ -56,17 +56,14 @@ def agreement(
         raise DataError(f"vectors of width {mapped.shape[1]} cannot share a space of width {teacher.shape[1]}")
     where = "head" if teacher_map is not None else "space" if shared_space else "ridge"
     cosine = cosines(mapped, teacher) if known else _crossed_ridge(student, teacher, seed)
-    k = min(NEIGHBOURS, len(teacher) - 1)
-    near = _nearest(unit(teacher), unit(teacher), k)
-    own = _nearest(unit(student), unit(student), k)
-    asked = _nearest(unit(mapped), unit(teacher), k) if known else None
+    near, own = _nearest(teacher, teacher), _nearest(student, student)
     return {
         "cosine": float(cosine.mean()),
         "cosine_from": where,
         **_matrices(unit(teacher), unit(student), seed),
-        "neighbours": _overlap(near, own),
+        "neighbours": overlap(near, own),
         "cka": debiased_cka(teacher, student),
-        "index_recall": _overlap(near, asked) if asked is not None else None,
+        "index_recall": overlap(near, _nearest(mapped, teacher)) if known else None,
         "items": len(teacher),
     }
 
@@ -101,10 +98,9 @@ def likeness(reference: Array, other: Array) -> dict[str, float]:
         DataError: different numbers of rows, fewer than four, or not finite.
     """
     reference, other = _sampled(reference, other, SAMPLE, 0)
-    a, b, k = unit(reference), unit(other), min(NEIGHBOURS, len(reference) - 1)
     return {
-        "neighbours": _overlap(_nearest(a, a, k), _nearest(b, b, k)),
-        "similarity_spearman": _matrices(a, b, 0)["similarity_spearman"],
+        "neighbours": overlap(_nearest(reference, reference), _nearest(other, other)),
+        "similarity_spearman": _matrices(unit(reference), unit(other), 0)["similarity_spearman"],
     }
 
 
@@ -126,30 +122,19 @@ def free_map(source: Array, target: Array, penalty: float = 1e-2) -> Array:
 
 
 def debiased_cka(x: Array, y: Array) -> float:
-    """Linear CKA, unbiased HSIC (Nguyen et al. 2021, eq. 3), at most about 1; 0 where one is constant."""
-    first, second = (_gram(points) for points in (x, y))
-    cross, left, right = _hsic(first, second), _hsic(first, first), _hsic(second, second)
-    return float(cross / np.sqrt(left * right)) if left > 0 and right > 0 else 0.0
+    """Linear CKA of [n, p] and [n, q] with unbiased HSIC, in [-1, 1]; 0 where one is constant."""
+    import torch
 
+    from distilvec.functional.cka import linear_cka
 
-def _gram(points: Array) -> Array:
-    """Products of the centred rows, [n, n], without the diagonal, which is what biases HSIC."""
-    centred = points - points.mean(axis=0, dtype=np.float64)
-    gram = centred @ centred.T
-    np.fill_diagonal(gram, 0.0)
-    return np.asarray(gram)
-
-
-def _hsic(k: Array, m: Array) -> float:
-    n = len(k)
-    sides = k.sum(axis=0) @ m.sum(axis=0)
-    return float(((k * m).sum() + k.sum() * m.sum() / ((n - 1) * (n - 2)) - 2 * sides / (n - 2)) / (n * (n - 3)))
+    first, second = (torch.from_numpy(np.asarray(side, np.float64)) for side in (x, y))
+    return linear_cka(first, second, debiased=True).item()
 
 
 def _crossed_ridge(student: Array, teacher: Array, seed: int) -> Array:
     order = np.random.default_rng(seed).permutation(len(teacher))
     halves = order[: len(order) // 2], order[len(order) // 2 :]
-    cosine = np.empty(len(teacher), dtype=np.float32)
+    cosine = np.empty(len(teacher))
     for fitted, judged in (halves, halves[::-1]):
         cosine[judged] = cosines(student[judged] @ free_map(student[fitted], teacher[fitted]), teacher[judged])
     return cosine
@@ -167,13 +152,6 @@ def _matrices(teacher: Array, student: Array, seed: int) -> dict[str, float]:
     }
 
 
-def _nearest(queries: Array, documents: Array, k: int) -> Array:
-    """Rows of the k nearest documents of each query, the one in its own row left out."""
-    products = queries @ documents.T
-    np.fill_diagonal(products, -np.inf)
-    return np.argpartition(-products, k - 1, axis=1)[:, :k]
-
-
-def _overlap(first: Array, second: Array) -> float:
-    """Mean share of equal entries of two sets per row."""
-    return float((first[:, :, None] == second[:, None, :]).any(axis=2).mean())
+def _nearest(queries: Array, documents: Array) -> Array:
+    """Rows of the ten nearest documents of each query, the one in its own row left out."""
+    return nearest_others(unit(queries), unit(documents), min(NEIGHBOURS, len(documents) - 1))

@@ -104,13 +104,8 @@ def _label_probe(corpus: Corpus) -> JudgingTask | None:
         return None
     from distilvec.judging.probes import RegressionTask
 
-    return RegressionTask(
-        "label",
-        (corpus.texts(train), labels[train].tolist()),
-        (corpus.texts(test), labels[test].tolist()),
-        protocol="tuned",
-        domain="in",
-    )
+    fitted, scored = ((corpus.texts(rows), labels[rows].tolist()) for rows in (train, test))
+    return RegressionTask("label", fitted, scored, protocol="tuned", domain="in")
 
 
 def _probe(name: str, corpus: Corpus, codes: np.ndarray, names: list[str] | None) -> JudgingTask | None:
@@ -119,8 +114,7 @@ def _probe(name: str, corpus: Corpus, codes: np.ndarray, names: list[str] | None
         held_out = held_out[np.asarray(corpus.roles)[held_out] == 0]
     train, test = sampled_rows(corpus.train_rows, MOST_TRAIN), sampled_rows(held_out, MOST_TEST)
     classes = np.unique(codes[train])
-    known = np.isin(codes[test], classes)  # a class that was never seen in training cannot be told
-    test = test[known]
+    test = test[np.isin(codes[test], classes)]  # a class that was never seen in training cannot be told
     if len(test) < FEWEST or not 2 <= len(classes) <= MOST_CLASSES or len(np.unique(codes[test])) < 2:
         return None
     from distilvec.judging.probes import ClassificationTask

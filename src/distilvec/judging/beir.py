@@ -71,9 +71,8 @@ def present_column(table: TaskTable, *columns: str) -> str:
 
 
 def _first(table: TaskTable, *names: str) -> str:
-    found = next((name for name in names if table.has(name)), None)
-    if found is not None:
-        return found
+    if any(table.has(name) for name in names):
+        return present_column(table, *names)
     remedy = f"It has: {', '.join(map(str, table.rows[0]))[:200]}."
     header = " ".join(map(str, table.rows[0])).split()
     if len(header) == 4 and header[1] in ("0", "Q0"):

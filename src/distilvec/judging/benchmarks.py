@@ -95,12 +95,7 @@ _ABOUT_DATA = (("dataset", "path"), ("revision", "revision"))
 
 
 def mteb_task(name: str) -> MtebTask:
-    """A task that MTEB registers.
-
-    Raises:
-        EnvironmentProblem: MTEB is not installed.
-        DistilvecError: MTEB has no task of this name.
-    """
+    """A task that MTEB registers."""
     _need(name)
     import mteb
 
@@ -169,7 +164,7 @@ class _MtebEncoder:
         from distilvec.judging.results import model_meta
 
         name = str(getattr(encode, "name", "model"))
-        self._encode = encode.apart() if isinstance(encode, CachedEncoder) else CachedEncoder(encode, name=name)
+        self._encode = CachedEncoder.of(encode, name).apart()
         self._task, self._large = task, large
         self.mteb_model_meta = model_meta(name, "local")
 

@@ -16,12 +16,13 @@ from distilvec.judging.generation import GenerationTask
 from distilvec.judging.neighbours import NeighbourTask
 from distilvec.judging.perceptron import IMAGES, MOLECULES, PerceptronTask
 from distilvec.judging.probe_items import ProbeItems, image_table
-from distilvec.judging.probes import ClassificationTask, Columns, RegressionTask, plain_label
+from distilvec.judging.probes import ClassificationTask, Columns, RegressionTask
 from distilvec.judging.retrieval import RetrievalTask
 from distilvec.judging.similarity import PairTask, SimilarityTask
 from distilvec.judging.spec import TaskSpec
 from distilvec.judging.tables import TaskTable, read_table
 from distilvec.judging.tasks import JudgingTask, folded_parts
+from distilvec.tasks.labels import plain_label
 
 logger = logging.getLogger(__name__)
 #: Neither a path of an image nor most molecules.
@@ -69,9 +70,8 @@ class _Files:
         texts = zip(*(table.texts(column) for column in columns), strict=True)
         kept = [i for i, item in enumerate(texts) if not any(folded(text) in self._excluded for text in item)]
         if not kept:
-            raise DataError(
-                f"all {len(table.rows)} test items are excluded", where=table.source, remedy="See its exclude."
-            )
+            what = f"all {len(table.rows)} test items are excluded"
+            raise DataError(what, where=table.source, remedy="See its exclude.")
         return table.take(kept)
 
 
@@ -84,7 +84,7 @@ def _probe(spec: TaskSpec, files: _Files) -> JudgingTask:
     validation = columns(files.table("validation")) if spec.validation is not None else None
     splits = columns(files.table("train")), columns(files.test(spec.text)), validation
     kind = RegressionTask if regression else ClassificationTask
-    return kind(spec.name, *splits, protocol=spec.protocol, max_train=spec.max_train, **_common(spec))
+    return kind(spec.name, *splits, **_options(spec, "protocol", "max_train"))
 
 
 def _perceptron(spec: TaskSpec, files: _Files) -> JudgingTask:
@@ -101,33 +101,32 @@ def _perceptron(spec: TaskSpec, files: _Files) -> JudgingTask:
         columns("train"),
         None if spec.test is None else columns("test"),
         None if spec.validation is None else columns("validation"),
-        target=spec.target,
-        log=spec.log,
         seeds=range(spec.seeds),
         settings=IMAGES if spec.probe == "images" else MOLECULES,
         rejected=items.rejected,
         contents=items.contents,
         identities=items.identities,
-        **_common(spec),
+        **_options(spec, "target", "log"),
     )
     items.tell()
     return task
 
 
-def _common(spec: TaskSpec) -> dict[str, Any]:
-    return {"domain": spec.domain, "seed": spec.seed}
+def _options(spec: TaskSpec, *names: str) -> dict[str, Any]:
+    """What a description says under these keys, and under those of every kind."""
+    return {name: getattr(spec, name) for name in (*names, "domain", "seed")}
 
 
 def _similarity(spec: TaskSpec, files: _Files) -> JudgingTask:
     table = files.test(spec.text1, spec.text2)
     columns = table.texts(spec.text1), table.texts(spec.text2), table.numbers(spec.score)
-    return SimilarityTask(spec.name, *columns, **_common(spec))
+    return SimilarityTask(spec.name, *columns, **_options(spec))
 
 
 def _pairs(spec: TaskSpec, files: _Files) -> JudgingTask:
     table = files.test(spec.text1, spec.text2)
     alike = _alike(spec, table)
-    return PairTask(spec.name, table.texts(spec.text1), table.texts(spec.text2), alike, **_common(spec))
+    return PairTask(spec.name, table.texts(spec.text1), table.texts(spec.text2), alike, **_options(spec))
 
 
 def _alike(spec: TaskSpec, table: TaskTable) -> list[bool]:
@@ -152,27 +151,24 @@ def _alike(spec: TaskSpec, table: TaskTable) -> list[bool]:
 def _clustering(spec: TaskSpec, files: _Files) -> JudgingTask:
     table = files.test(spec.text)
     columns = table.texts(spec.text), table.labels(spec.label)
-    return ClusteringTask(spec.name, *columns, max_items=spec.max_items, **_common(spec))
+    return ClusteringTask(spec.name, *columns, **_options(spec, "max_items"))
 
 
 def _retrieval(spec: TaskSpec, files: _Files) -> JudgingTask:
     if spec.test is not None:
         table = files.test(spec.query, spec.document)
         pairs = table.texts(spec.query), _documents(spec, table)
-        return RetrievalTask.from_pairs(spec.name, *pairs, **_common(spec))
+        return RetrievalTask.from_pairs(spec.name, *pairs, **_options(spec))
     queries, corpus, qrels = (files.table(key) for key in ("queries", "corpus", "qrels"))
-    return beir_task(spec, queries, corpus, qrels, **_common(spec))
+    return beir_task(spec, queries, corpus, qrels, **_options(spec))
 
 
 def _documents(spec: TaskSpec, table: TaskTable) -> list[str]:
     """Return the texts of the right documents; ids in their place would be embedded as texts, and give a score."""
     given = table.rows[0].get(spec.document)
     if isinstance(given, list):
-        raise DataError(
-            f"the text of a document was expected, not the list {given!r}"[:200],
-            where=table.where(0, spec.document),
-            remedy=_WITH_IDS,
-        )
+        what = f"the text of a document was expected, not the list {given!r}"[:200]
+        raise DataError(what, where=table.where(0, spec.document), remedy=_WITH_IDS)
     documents = table.texts(spec.document)
     ids = sum(_ID.fullmatch(text) is not None for text in documents)
     if ids >= _NEARLY_ALL * len(documents):
@@ -198,22 +194,14 @@ def _neighbours(spec: TaskSpec, files: _Files) -> JudgingTask:
     if spec.queries is not None:
         table = files.table("queries")
         queries = table.texts(present_column(table, spec.query, spec.text))
-    return NeighbourTask(
-        spec.name,
-        _neighbours_texts(spec, files.table("corpus")),
-        queries,
-        teacher=spec.teacher,
-        depth=spec.depth,
-        max_items=spec.max_items,
-        max_queries=spec.max_queries,
-        **_common(spec),
-    )
+    options = _options(spec, "teacher", "depth", "max_items", "max_queries")
+    return NeighbourTask(spec.name, _neighbours_texts(spec, files.table("corpus")), queries, **options)
 
 
 def _generation(spec: TaskSpec, files: _Files) -> JudgingTask:
     table = files.test(spec.prompt, spec.answer)
-    options = {name: getattr(spec, name) for name in ("separator", "longest", "samples")}
-    return GenerationTask(spec.name, table.texts(spec.prompt), table.texts(spec.answer), **options, **_common(spec))
+    options = _options(spec, "separator", "longest", "samples")
+    return GenerationTask(spec.name, table.texts(spec.prompt), table.texts(spec.answer), **options)
 
 
 _BUILDERS = {

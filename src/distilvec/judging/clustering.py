@@ -12,7 +12,7 @@ from distilvec.errors import DataError
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import JudgingTask, same_length, unit
+from distilvec.judging.tasks import JudgingTask, same_length, sampled, unit
 
 
 class ClusteringTask(JudgingTask):
@@ -40,9 +40,7 @@ class ClusteringTask(JudgingTask):
     ) -> None:
         super().__init__(name, domain, seed)
         same_length(name, text=texts, label=labels)
-        rows = list(range(len(texts)))
-        if max_items is not None and max_items < len(texts):
-            rows = sorted(np.random.default_rng(seed).choice(len(texts), max_items, replace=False).tolist())
+        rows = sampled(range(len(texts)), max_items, np.random.default_rng(seed))
         self._texts = [texts[row] for row in rows]
         names, codes = np.unique(np.array([str(labels[row]) for row in rows]), return_inverse=True)
         if len(names) < 2:

@@ -11,7 +11,7 @@ from distilvec.errors import DataError
 from distilvec.evenly import sampled_rows
 from distilvec.judging.agreement import SAMPLE
 from distilvec.judging.shared import NEIGHBOURS
-from distilvec.judging.tasks import top_rows, unit
+from distilvec.judging.tasks import nearest_others, unit
 
 MEAN_COSINE_ALARM = 0.9
 RANK_SHARE_ALARM = 0.05
@@ -36,11 +36,9 @@ def collapse(vectors: npt.NDArray[Any]) -> dict[str, Any]:
     points = unit(vectors[sampled_rows(np.arange(len(vectors)), SAMPLE)]).astype(np.float64)
     n, width = points.shape
     total = points.sum(axis=0)
-    mean_cosine = float((total @ total - np.square(points).sum()) / (n * (n - 1)))
-    rank = _effective_rank(points)
-    most = min(n - 1, width)
+    rank, most = _effective_rank(points), min(n - 1, width)
     signs: dict[str, Any] = {
-        "mean_cosine": mean_cosine,
+        "mean_cosine": float((total @ total - np.square(points).sum()) / (n * (n - 1))),
         "effective_rank": rank,
         "rank_share": rank / most,
         "hubness": _hubness(points),
@@ -62,9 +60,8 @@ def _effective_rank(points: npt.NDArray[np.float64]) -> float:
 
 
 def _hubness(points: npt.NDArray[np.float64]) -> float:
-    near = top_rows(points, points, min(NEIGHBOURS, len(points) - 1) + 1)
-    others = near[near != np.arange(len(points))[:, None]]
-    counts = np.bincount(others, minlength=len(points)).astype(np.float64)
+    near = nearest_others(points, points, min(NEIGHBOURS, len(points) - 1))
+    counts = np.bincount(near.ravel(), minlength=len(points)).astype(np.float64)
     spread = counts.std()
     return float((((counts - counts.mean()) / spread) ** 3).mean()) if spread > 0 else 0.0
 

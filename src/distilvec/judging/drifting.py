@@ -11,7 +11,7 @@ import numpy as np
 from distilvec.errors import DataError, DistilvecError
 from distilvec.judging.bootstrap import all_alike
 from distilvec.judging.encoder import CachedEncoder
-from distilvec.judging.tasks import distinct, sampled, top_rows, unit
+from distilvec.judging.tasks import distinct, nearest_others, sampled, top_rows, unit
 
 FEWEST = 20
 #: From so many times the old texts' word pieces on, the model's vocabulary may be the difference.
@@ -52,7 +52,13 @@ class Drift:
             return f"Only {fresh} of {self.new:,} new texts are not among the old ones, too few to test. Look at them."
         if self.interval[0] <= 0.5:
             return f"No drift is shown: a classifier cannot tell {self._what()} from the old ones."
-        return self._difference() + self._of_the_model()
+        size = "slightly" if self.separability < 0.65 else "clearly" if self.separability < 0.9 else "entirely"
+        return (
+            f"The corpora differ {size}: a classifier tells {self._what()} from the old ones with an area of "
+            f"{self.separability:.2f} ({self.interval[0]:.2f} to {self.interval[1]:.2f}; 0.5 = not at all), and "
+            f"{100 * self.novel:.0f} % of all new texts are further from the old ones than all but 5 % of these are "
+            f"from each other.{self._of_the_model()}"
+        )
 
     def _what(self) -> str:
         if not self.shared:
@@ -67,15 +73,6 @@ class Drift:
         return (
             f" But this model cuts the new texts into {more:.0f} % more word pieces than the old ones. If its "
             "vocabulary was cut to texts like the old ones, that alone can tell the two apart: ask its teacher."
-        )
-
-    def _difference(self) -> str:
-        size = "slightly" if self.separability < 0.65 else "clearly" if self.separability < 0.9 else "entirely"
-        return (
-            f"The corpora differ {size}: a classifier tells {self._what()} from the old ones with an area of "
-            f"{self.separability:.2f} ({self.interval[0]:.2f} to {self.interval[1]:.2f}; 0.5 = not at all), and "
-            f"{100 * self.novel:.0f} % of all new texts are further from the old ones than all but 5 % of these are "
-            "from each other."
         )
 
 
@@ -110,14 +107,15 @@ def drift(
         return Drift(len(before), len(after), shared, 0.5, (0.0, 1.0), 0.0)
     generator, total = np.random.default_rng(seed), len(before)
     before, fresh = sampled(before, sample, generator), sampled(fresh, sample, generator)
-    encode = model if isinstance(model, CachedEncoder) else CachedEncoder(model)
+    encode = CachedEncoder.of(model)
     left, right = unit(encode(before)), unit(encode(fresh))
     area, interval = 0.5, (0.0, 1.0)
     if len(fresh) >= FEWEST:
         area, interval = _area(left, right, seed)
-    distances = 1 - _nearest(left, left, itself=True)[1]
-    rows, cosines = _nearest(right, left, itself=False)
-    novel = float(((1 - cosines) > np.quantile(distances, 0.95)).mean())
+    among = (left * left[nearest_others(left, left, 1)[:, 0]]).sum(1)
+    rows = top_rows(right, left, 1)[:, 0]
+    cosines = (right * left[rows]).sum(1)
+    novel = float(((1 - cosines) > np.quantile(1 - among, 0.95)).mean())
     worst = np.argsort(cosines, kind="stable")[:count]
     examples = [(fresh[i], before[rows[i]], float(cosines[i])) for i in worst]
     # Texts in both are neither new nor different: they count as not novel.
@@ -143,15 +141,6 @@ def _pieces(model: Any, *sides: Sequence[str]) -> tuple[float, float] | None:
         ids = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
         rates.append(100 * sum(map(len, ids)) / max(1, sum(map(len, texts))))
     return rates[0], rates[1]
-
-
-def _nearest(queries: Any, documents: Any, *, itself: bool) -> tuple[Any, Any]:
-    """Row and cosine of the nearest document; of the nearest other one where the two are the same texts."""
-    rows = top_rows(queries, documents, 1 + itself)
-    if itself:
-        own = rows[:, 0] == np.arange(len(rows))
-        rows = np.where(own, rows[:, 1], rows[:, 0])[:, None]
-    return rows[:, 0], (queries * documents[rows[:, 0]]).sum(1)
 
 
 def _area(left: Any, right: Any, seed: int) -> tuple[float, tuple[float, float]]:

@@ -43,15 +43,17 @@ class CachedEncoder:
 
     def __init__(self, model: Any, *, name: str = "model", batch_size: int = 64, chunk: int = 4096) -> None:
         if isinstance(model, str) or (not hasattr(model, "encode") and not callable(model)):
-            raise DistilvecError(
-                f"a {type(model).__name__} cannot be judged",
-                where=name,
-                remedy="Give a SentenceTransformer, an object with encode(texts), or a function.",
-            )
+            remedy = "Give a SentenceTransformer, an object with encode(texts), or a function."
+            raise DistilvecError(f"a {type(model).__name__} cannot be judged", where=name, remedy=remedy)
         self.model, self.name = model, name
         self.batch_size, self.chunk = batch_size, chunk
         self._spent = SimpleNamespace(seconds=0.0, texts=0)
-        self._sides: dict[str, _KnownVectors] = {}
+        self._sides: dict[str, dict[str, Vectors]] = {}  # side -> text -> its vector [width]
+
+    @classmethod
+    def of(cls, model: Any, name: str = "model", batch_size: int = 64) -> CachedEncoder:
+        """A model behind an encoder; an encoder as it is."""
+        return model if isinstance(model, cls) else cls(model, name=name, batch_size=batch_size)
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
         return self._vectors("", texts)
@@ -106,26 +108,28 @@ class CachedEncoder:
         return side if side and self.has_side(side) else ""
 
     def _vectors(self, side: str, texts: Sequence[str]) -> Vectors:
-        store = self._sides.setdefault(side, _KnownVectors())
+        known = self._sides.setdefault(side, {})
         # Of equal lengths in their own order: a set's differs from process to process, and batches' rounding with it.
-        new = sorted(dict.fromkeys(text for text in texts if text not in store.row), key=len, reverse=True)
+        new = sorted(dict.fromkeys(text for text in texts if text not in known), key=len, reverse=True)
         for start in range(0, len(new), self.chunk):
             part = new[start : start + self.chunk]
-            store.add(part, self._ask(side, part), self.name)
+            vectors = self._ask(side, part).copy()  # the model may write its next ones into the same array
+            width = len(next(iter(known.values()), vectors[0]))
+            if width != vectors.shape[1]:
+                raise DataError(f"vectors of width {width} and then of width {vectors.shape[1]}", where=self.name)
+            known.update(zip(part, vectors, strict=True))
             logger.debug("%s: %d of %d new texts encoded", self.name, start + len(part), len(new))
-        return store.take(texts)
+        if not len(texts):
+            return np.empty((0, len(next(iter(known.values()), ()))), np.float32)
+        return np.stack([known[text] for text in texts])
 
     def _ask(self, side: str, texts: list[str]) -> Vectors:
         begun = time.perf_counter()
         call = getattr(self.model, f"encode_{side}" if side else "encode", self.model)
         if is_sentence_transformer(self.model):
             # A joint pair is one text of the corpus; the model reads it as two.
-            encoded = call(
-                [split_pair(text) for text in texts],
-                batch_size=self.batch_size,
-                show_progress_bar=False,
-                convert_to_numpy=True,
-            )
+            pairs = [split_pair(text) for text in texts]
+            encoded = call(pairs, batch_size=self.batch_size, show_progress_bar=False, convert_to_numpy=True)
         else:
             encoded = call(texts)
         vectors = as_vectors(encoded, self.name)
@@ -133,8 +137,7 @@ class CachedEncoder:
         self._spent.texts += len(texts)
         if vectors.ndim != 2 or len(vectors) != len(texts):
             raise DataError(
-                f"[{len(texts)}, width] was expected, the model gave {list(vectors.shape)}",
-                where=self.name,
+                f"[{len(texts)}, width] was expected, the model gave {list(vectors.shape)}", where=self.name
             )
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(bad):
@@ -169,7 +172,7 @@ class ChangedEncoder:
     """
 
     def __init__(self, encode: Any, change: Callable[[Vectors], Vectors], name: str = "model") -> None:
-        self._inner = encode if isinstance(encode, CachedEncoder) else CachedEncoder(encode, name=name)
+        self._inner = CachedEncoder.of(encode, name)
         self._change = change
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
@@ -216,25 +219,3 @@ def apply_map(vectors: npt.NDArray[Any], matrix: npt.NDArray[Any]) -> Vectors:
         )
     mapped = vectors.astype(np.float32, copy=False) @ matrix[:width].astype(np.float32, copy=False)
     return np.asarray(mapped + matrix[width] if len(matrix) > width else mapped, dtype=np.float32)
-
-
-class _KnownVectors:
-    """Vectors of the texts seen so far."""
-
-    def __init__(self) -> None:
-        self.row: dict[str, int] = {}
-        self._parts: list[Vectors] = [np.empty((0, 0), dtype=np.float32)]
-
-    def add(self, texts: list[str], vectors: Vectors, name: str) -> None:
-        width = self._parts[0].shape[1]
-        if self.row and width != vectors.shape[1]:
-            raise DataError(f"vectors of width {width} and then of width {vectors.shape[1]}", where=name)
-        if not self.row:
-            self._parts.clear()
-        self._parts.append(vectors.copy())  # the model may write its next ones into the same array
-        self.row.update(zip(texts, range(len(self.row), len(self.row) + len(texts)), strict=True))
-
-    def take(self, texts: Sequence[str]) -> Vectors:
-        if len(self._parts) > 1:
-            self._parts = [np.concatenate(self._parts)]
-        return self._parts[0][[self.row[text] for text in texts]]

@@ -130,14 +130,15 @@ def mixture_geometry(
     transformer = find_transformer(model)
     if transformer is None or not mixtures(transformer.model):
         return []
+    from sentence_transformers.util import batch_to_device
+
     model.eval()
     if prompt is None:
         prompt = default_prompt(model) or None
     seen: dict[int, list[dict[str, Tensor]]] = {}
     for start in range(0, len(texts), _BATCH):
         batch = [split_pair(text) for text in texts[start : start + _BATCH]]
-        features: dict[str, Any] = dict(model.preprocess(batch, prompt=prompt or None))
-        features = {name: v.to(model.device) if isinstance(v, Tensor) else v for name, v in features.items()}
+        features = batch_to_device(model.preprocess(batch, prompt=prompt or None), model.device)
         with routing(model) as routed:
             transformer(features)
         for each in routed:

@@ -64,11 +64,7 @@ def load_tasks(specs: Sequence[str | Path | Mapping[str, Any]], folder: str | Pa
 
 
 def read_tasks(tasks: Any) -> list[Any]:
-    """Tasks from a name, a description, a file with one or several descriptions, or a list of these.
-
-    Raises:
-        DistilvecError: a file that cannot be read, a description that is none, or two tasks of one name.
-    """
+    """Tasks from a name, a description, a file with one or several descriptions, or a list of these."""
     loaded: list[Any] = []
     for spec in tasks if isinstance(tasks, list | tuple) else [tasks]:
         if hasattr(spec, "score") and hasattr(spec, "texts"):

@@ -15,9 +15,10 @@ from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.perceptron_fit import Parts, PerceptronSettings, Target, fit_perceptrons
 from distilvec.judging.probe_items import identity
-from distilvec.judging.probes import Columns, numbers, plain_label, unknown_labels
+from distilvec.judging.probes import Columns, class_codes, unknown_labels
 from distilvec.judging.scores import Outputs, Score
 from distilvec.judging.tasks import JudgingTask, distinct, known_items, same_length
+from distilvec.tasks.labels import finite_numbers
 
 logger = logging.getLogger(__name__)
 __all__ = ["IMAGES", "MOLECULES", "PerceptronSettings", "PerceptronTask", "disagreement"]
@@ -179,14 +180,13 @@ class PerceptronTask(JudgingTask):
     def _read(self, answers: list[Any]) -> tuple[npt.NDArray[Any], list[str]]:
         """Class codes int32, 0 or 1 float32, or numbers float32; and the labels in the order of their codes."""
         if self.target == "regression":
-            values = numbers(self.name, answers)
+            values = finite_numbers(answers, f"task {self.name}")
             if self.log and not (values > 0).all():
                 raise DataError(f"{values.min():g} has no logarithm", where=f"task {self.name}")
             return (np.log(values) if self.log else values).astype(np.float32), []
-        known = {plain_label(answer): str(answer) for answer in reversed(answers)}
-        names, codes = np.unique(np.array([known[plain_label(answer)] for answer in answers]), return_inverse=True)
+        names, codes = class_codes(answers)
         if self.target == "classification":
-            return codes.astype(np.int32), names.tolist()
+            return codes, names.tolist()
         if len(names) != 2:
             shown = ", ".join(names[:5])
             raise DataError(f"two labels were expected, not {len(names)} ({shown})", where=f"task {self.name}")

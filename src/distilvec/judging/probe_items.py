@@ -25,11 +25,7 @@ _UNLABELLED = "no label"
 
 
 def image_table(path: Path, text: str, answer: str) -> TaskTable | None:
-    """The images of a folder (columns "image", "path" and "folder") or of an .npz file; None where it is neither.
-
-    Raises:
-        DataError: there are none, or no such column.
-    """
+    """The images of a folder (columns "image", "path" and "folder") or of an .npz file; None where it is neither."""
     if not path.is_dir() and path.suffix not in find_kind("image").suffixes:
         return None
     rows = [row for row in find_source(path, "image").rows([text, answer], 0) if row.fault is None]
@@ -70,9 +66,6 @@ class ProbeItems:
             read: the answers of a table.
             folder: where relative paths of images start.
             excluded: items to be left out, molecules and images however they are written.
-
-        Raises:
-            DataError: a column is missing, an answer is not of its kind, or no row can be used.
         """
         labelled = [row for row, value in enumerate(table.rows) if not _blank(value.get(answer, 0))]
         self._count(table, set(range(len(table))) - set(labelled), _UNLABELLED)

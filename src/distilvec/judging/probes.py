@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +16,8 @@ from distilvec.errors import DataError, DistilvecError, nearest
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import JudgingTask, distinct, known_items, same_length
+from distilvec.judging.tasks import JudgingTask, distinct, known_items, same_length, sampled
+from distilvec.tasks.labels import finite_numbers, plain_label
 
 logger = logging.getLogger(__name__)
 PROTOCOLS = ("talas", "tuned")
@@ -57,26 +57,21 @@ class _ProbeTask(JudgingTask):
             if columns is not None:
                 same_length(name, **{f"{split} text": columns[0], f"{split} label": columns[1]})
         self.protocol = protocol
-        texts, answers = list(train[0]), list(train[1])
-        self.train_rows = len(texts)
-        if max_train is not None and max_train < len(texts):
-            rows = np.sort(np.random.default_rng(seed).choice(len(texts), max_train, replace=False))
-            texts, answers = [texts[row] for row in rows], [answers[row] for row in rows]
-        self._train_texts, self._train_answers = texts, answers
-        if protocol == "tuned" and validation is None and len(texts) < 2:
-            raise DataError(f"{len(texts)} training rows cannot be split to choose a strength", where=f"task {name}")
-        self._test_texts, self._test_answers = list(test[0]), list(test[1])
-        self.known = known_items(name, map(folded, texts), [folded(text) for text in self._test_texts])
-        self._validation = None
-        if protocol == "tuned":
-            self._validation = (list(validation[0]), list(validation[1])) if validation else None
-        elif validation is not None:
+        rows = sampled(range(len(train[0])), max_train, np.random.default_rng(seed))
+        self._train_texts, self._train_answers = ([column[row] for row in rows] for column in map(list, train))
+        self._test_texts, self._test_answers = map(list, test)
+        if protocol == "tuned" and validation is None and len(rows) < 2:
+            raise DataError(f"{len(rows)} training rows cannot be split to choose a strength", where=f"task {name}")
+        self.known = known_items(name, map(folded, self._train_texts), list(map(folded, self._test_texts)))
+        if protocol != "tuned" and validation is not None:
             logger.warning(
                 'task %s: nothing is chosen on its validation rows; `protocol: "tuned"` chooses the strength', name
             )
+            validation = None
+        self._held_texts, self._held_answers = map(list, validation or ((), ()))
 
     def texts(self) -> list[str]:
-        return distinct(self._train_texts, self._test_texts, self._validation[0] if self._validation else [])
+        return distinct(self._train_texts, self._test_texts, self._held_texts)
 
     def test_items(self) -> list[tuple[str, ...]]:
         return [(text,) for text in self._test_texts]
@@ -85,11 +80,13 @@ class _ProbeTask(JudgingTask):
         details: dict[str, Any] = {"protocol": self.protocol, "train_rows": len(self._train_texts)}
         return details | ({"known": self.known} if self.known else {})
 
-    def _vectors(self, encode: Encode) -> tuple[Rows, Rows, Rows | None]:
-        held = self._validation[0] if self._validation else []
-        vectors = encode(self._train_texts + self._test_texts + held)
+    def _parts(self, values: Any) -> list[Any]:
+        """Return what stands for all texts or answers, as that of training, test and validation."""
         train, test = len(self._train_texts), len(self._train_texts) + len(self._test_texts)
-        return vectors[:train], vectors[train:test], vectors[test:] if held else None
+        return [values[:train], values[train:test], values[test:]]
+
+    def _vectors(self, encode: Encode) -> list[Rows]:
+        return self._parts(encode(self._train_texts + self._test_texts + self._held_texts))
 
     def _turns(self) -> list[tuple[Rows, Rows]]:
         """(rows to fit, rows to score) of the folds that are scored; together these hold at least `CHOSEN_ON` rows."""
@@ -109,9 +106,9 @@ class _ProbeTask(JudgingTask):
         best = int(np.argmax(values))
         return tried[best], values[best]
 
-    def _splits(self, train: Rows, answers: Rows, held: Rows | None, truth: Rows | None) -> list[Split]:
+    def _splits(self, train: Rows, answers: Rows, held: Rows, truth: Rows) -> list[Split]:
         """Return what a strength is chosen on: features and answers to fit, features and answers to judge."""
-        if held is not None and truth is not None:
+        if len(held):
             return [(train, answers, held, truth)]
         return [(train[rest], answers[rest], train[part], answers[part]) for rest, part in self._turns()]
 
@@ -135,14 +132,8 @@ class ClassificationTask(_ProbeTask):
 
     def __init__(self, name: str, train: Columns, test: Columns, validation: Columns | None = None, **options: Any):
         super().__init__(name, train, test, validation, **options)
-        held = self._validation[1] if self._validation else []
-        known = {plain_label(answer): str(answer) for answer in reversed(self._train_answers)}
-        names = [
-            known.get(plain_label(answer), str(answer)) for answer in self._train_answers + self._test_answers + held
-        ]
-        self.label_names, codes = np.unique(np.array(names), return_inverse=True)
-        cut = np.cumsum([len(self._train_answers), len(self._test_answers)])
-        self._train, self._test, self._held = np.split(codes.astype(np.int32), cut)
+        self.label_names, codes = class_codes(self._train_answers + self._test_answers + self._held_answers)
+        self._train, self._test, self._held = self._parts(codes)
         if len(np.unique(self._train)) < 2:
             raise DataError(f'the training rows have only one class, "{self._train_answers[0]}"', where=f"task {name}")
         self.unknown = unknown_labels(name, (self._train, self._train_answers), (self._test, self._test_answers))
@@ -162,13 +153,7 @@ class ClassificationTask(_ProbeTask):
             details["unknown_labels"] = self.unknown
         return self._scored(Outputs("macro_f1", self._test, predicted), details)
 
-    def _tuned(
-        self,
-        train: Rows,
-        test: Rows,
-        held: Rows | None,
-        details: dict[str, Any],
-    ) -> Rows:
+    def _tuned(self, train: Rows, test: Rows, held: Rows, details: dict[str, Any]) -> Rows:
         # In float64: float32's noise decides when lbfgs stops, and so which strength looks best.
         train, test, held = _standardised(train, test, held)
         splits = [split for split in self._splits(train, self._train, held, self._held) if len(np.unique(split[1])) > 1]
@@ -193,15 +178,13 @@ class RegressionTask(_ProbeTask):
 
     def __init__(self, name: str, train: Columns, test: Columns, validation: Columns | None = None, **options: Any):
         super().__init__(name, train, test, validation, **options)
-        self._train = numbers(name, self._train_answers)
-        self._test = numbers(name, self._test_answers)
-        self._held = numbers(name, self._validation[1]) if self._validation else None
+        columns = (self._train_answers, self._test_answers, self._held_answers)
+        self._train, self._test, self._held = (finite_numbers(column, f"task {name}") for column in columns)
         if np.ptp(self._test) == 0:
             raise DataError("all test rows have one number, which nothing can be told apart by", where=f"task {name}")
 
     def score(self, encode: Encode) -> Score:
-        train, test, held = self._vectors(encode)
-        train, test, held = _standardised(train, test, held)
+        train, test, held = _standardised(*self._vectors(encode))
         share = 1e-2
         details = self._details()
         if self.protocol == "tuned":
@@ -212,12 +195,12 @@ class RegressionTask(_ProbeTask):
         return self._scored(Outputs("r2", self._test, predicted), details)
 
 
-def plain_label(answer: Any) -> str:
-    """A label as text, a whole number without its fraction: 1, 1.0 and "1.0" are one class, the codes 007 and 7 two."""
-    if isinstance(answer, bool | np.bool_):
-        return str(int(answer))
-    whole = re.fullmatch(r"([+-]?(?:0|[1-9][0-9]*))\.0+", str(answer))
-    return whole[1] if whole else str(answer)
+def class_codes(labels: Sequence[Any]) -> tuple[Rows, Rows]:
+    """The classes, each as it is spelt first, sorted; and the code of each label, int32 [n]."""
+    plain = [plain_label(label) for label in labels]
+    spelt = {key: str(label) for key, label in zip(reversed(plain), reversed(labels), strict=True)}
+    names, codes = np.unique(np.array([spelt[key] for key in plain]), return_inverse=True)
+    return names, codes.astype(np.int32)
 
 
 def unknown_labels(name: str, train: tuple[Rows, Sequence[Any]], test: tuple[Rows, Sequence[Any]]) -> int:
@@ -239,27 +222,12 @@ def unknown_labels(name: str, train: tuple[Rows, Sequence[Any]], test: tuple[Row
     return int((~known).sum())
 
 
-def numbers(name: str, answers: Sequence[Any]) -> npt.NDArray[np.float64]:
-    """A column of finite numbers.
-
-    Raises:
-        DataError: one is none.
-    """
-    try:
-        targets = np.asarray([float(answer) for answer in answers], dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"a target is not a number ({error})", where=f"task {name}") from error
-    if not np.isfinite(targets).all():
-        raise DataError("a target is not a finite number", where=f"task {name}")
-    return targets
-
-
-def _standardised(train: Rows, test: Rows, held: Rows | None) -> tuple[Rows, Rows, Rows | None]:
+def _standardised(train: Rows, *others: Rows) -> list[Rows]:
     """All by the means and deviations of the training rows, in float64."""
     train = train.astype(np.float64)
     shift, scale = train.mean(axis=0), train.std(axis=0)
     scale = np.where(scale > 1e-8, scale, 1.0)
-    return (train - shift) / scale, (test - shift) / scale, None if held is None else (held - shift) / scale
+    return [(rows - shift) / scale for rows in (train, *others)]
 
 
 def _logistic(strength: float) -> Any:

@@ -44,7 +44,7 @@ class RerankingTask(JudgingTask):
     def texts(self) -> list[str]:
         return self.search.texts()
 
-    def test_items(self) -> list[tuple[str, ...]]:
+    def test_items(self) -> Sequence[tuple[str, ...]]:
         return self.search.test_items()
 
     @property
@@ -69,18 +69,15 @@ class RerankingTask(JudgingTask):
         return [(self.search.queries[query], self.search.documents[rows[query, place]]) for query, place in places]
 
     def score(self, encode: Encode) -> Score:
-        """Score a cross-encoder, or a function from pairs to as many numbers.
-
-        Raises:
-            DataError: a number that is not finite.
-        """
+        """Score a cross-encoder, or a function from pairs to as many numbers."""
         rows, begun = self._found[1], time.perf_counter()
         numbers = np.full(rows.shape, -np.inf)
         numbers[rows >= 0] = pair_numbers(encode, self.pairs)
         seconds = time.perf_counter() - begun
         order = np.argsort(-numbers, axis=1, kind="stable")
         figures = self.search.figures(np.take_along_axis(rows, order, axis=1))
-        mrr = self._scored(Outputs("ndcg@10", self._truth(), figures["mrr@10"].astype(np.float32)), {})
+        truth = np.zeros(len(rows), dtype=np.int8)  # what pairs only scores of the same queries
+        mrr = self._scored(Outputs("ndcg@10", truth, figures["mrr@10"].astype(np.float32)), {})
         details = {
             "mrr@10": mrr.value,
             "mrr_interval": list(mrr.interval) if mrr.interval else None,
@@ -88,18 +85,10 @@ class RerankingTask(JudgingTask):
             "first": self.first,
             "depth": self.depth,
             "pairs": len(self.pairs),
-            "milliseconds": 1000 * seconds / len(rows) if is_network(encode) else None,
+            # Of what computes its numbers now: the time of others says nothing.
+            "milliseconds": 1000 * seconds / len(rows) if hasattr(_model(encode), "parameters") else None,
         }
-        return self._scored(Outputs("ndcg@10", self._truth(), figures["ndcg@10"].astype(np.float32)), details)
-
-    def _truth(self) -> npt.NDArray[Any]:
-        """[queries], what pairs only scores of the same queries."""
-        return np.zeros(len(self.search.queries), dtype=np.int8)
-
-
-def is_network(encode: Any) -> bool:
-    """Tell whether a model computes its numbers anew, so that its time says something."""
-    return hasattr(encode.model if isinstance(encode, CachedEncoder) else encode, "parameters")
+        return self._scored(Outputs("ndcg@10", truth, figures["ndcg@10"].astype(np.float32)), details)
 
 
 def pair_numbers(encode: Any, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.float64]:
@@ -107,11 +96,8 @@ def pair_numbers(encode: Any, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[n
 
     Args:
         encode: a `CrossEncoder`, a student that is trained to be one, a function, or a `CachedEncoder` of one of these.
-
-    Raises:
-        DataError: a number that is not finite.
     """
-    model = encode.model if isinstance(encode, CachedEncoder) else encode
+    model = _model(encode)
     if is_sentence_transformer(model):
         from distilvec.modules.ranker import as_cross_encoder
 
@@ -125,6 +111,10 @@ def pair_numbers(encode: Any, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[n
         row = int(np.flatnonzero(~np.isfinite(numbers))[0])
         raise DataError(f"its number of {pairs[row]!r:.200} is not finite", where=getattr(encode, "name", "model"))
     return numbers
+
+
+def _model(encode: Any) -> Any:
+    return encode.model if isinstance(encode, CachedEncoder) else encode
 
 
 def as_found(pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.float64]:

@@ -51,11 +51,7 @@ class ResultFiles:
         return result if fits else None
 
     def keep(self, result: Any) -> None:
-        """Write the result of a task.
-
-        Raises:
-            EnvironmentProblem: it cannot be written.
-        """
+        """Write the result of a task."""
         file = self._place(result.task_name)
         with whole(file) as temporary:
             result.to_disk(temporary)

@@ -112,7 +112,7 @@ class RetrievalTask(JudgingTask):
     def texts(self) -> list[str]:
         return distinct(self.queries, self.documents)
 
-    def test_items(self) -> list[tuple[str, ...]]:
+    def test_items(self) -> Sequence[tuple[str, ...]]:
         return [(query,) for query in self.queries]
 
     def score(self, encode: Encode) -> Score:
@@ -128,7 +128,7 @@ class RetrievalTask(JudgingTask):
         return self._scored(Outputs("ndcg@10", self._truth(), per_query), details)
 
     def _truth(self) -> npt.NDArray[Any]:
-        """[queries], what pairs only scores of the same queries."""
+        """[queries], which pairs only scores of the same queries."""
         return np.zeros(len(self.queries), dtype=np.int8)
 
     def bm25(self) -> dict[str, float] | None:

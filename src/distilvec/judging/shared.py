@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from distilvec.errors import DataError
 from distilvec.judging.scores import Difference
-from distilvec.judging.tasks import top_rows, unit
+from distilvec.judging.tasks import nearest_others, unit
 
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
@@ -118,7 +118,7 @@ def shared_neighbours(
     if len(rows) < 3:
         return SharedNeighbours(rows, (np.zeros((len(rows), 0), np.int64),) * 2, 0)
     sides = [unit(np.asarray(vectors)[rows]) for vectors in (teacher_vectors, student_vectors)]
-    first, second = (_others(top_rows(side, side, min(RANKS + 1, len(rows)))) for side in sides)
+    first, second = (nearest_others(side, side, min(RANKS, len(rows) - 1)) for side in sides)
     return SharedNeighbours(rows, (first, second), min(NEIGHBOURS, len(rows) - 1))
 
 
@@ -150,9 +150,6 @@ def hardest(texts: Sequence[str], teacher_vectors: Array, student_vectors: Array
 
     Returns:
         At most `count`; none where there are fewer than three items.
-
-    Raises:
-        DataError: different numbers of rows.
     """
     if len(texts) != len(teacher_vectors):
         raise DataError(f"{len(texts)} texts and {len(teacher_vectors)} vectors of the teacher do not belong together")
@@ -168,13 +165,6 @@ def hardest(texts: Sequence[str], teacher_vectors: Array, student_vectors: Array
     return [
         HardItem(texts[rows[i]], float(found.shares[i]), texts[rows[theirs[i]]], texts[rows[ours[i]]]) for i in order
     ]
-
-
-def _others(ranked: Rows) -> Rows:
-    """Ranked rows [n, k + 1] without each row's own number, [n, k]."""
-    itself = ranked == np.arange(len(ranked))[:, None]
-    itself[~itself.any(1), -1] = True  # equal vectors may crowd an item out of its own list
-    return ranked[~itself].reshape(len(ranked), -1)
 
 
 def _interval(value: float, drawn: Array) -> tuple[float, float]:

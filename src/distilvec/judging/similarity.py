@@ -12,33 +12,24 @@ from distilvec.errors import DataError
 from distilvec.judging.encoder import Encode
 from distilvec.judging.metrics import measure
 from distilvec.judging.scores import Outputs, Score
-from distilvec.judging.tasks import JudgingTask, cosines, distinct, same_length
+from distilvec.judging.tasks import JudgingTask, cosines, same_length
+from distilvec.tasks.labels import finite_numbers
 
 
 class _Pairwise(JudgingTask):
     """Two columns of texts, scored by the cosine of their vectors."""
 
-    def __init__(
-        self,
-        name: str,
-        text1: Sequence[str],
-        text2: Sequence[str],
-        *,
-        domain: str | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(name, domain, seed)
+    def __init__(self, name: str, text1: Sequence[str], text2: Sequence[str], **options: Any) -> None:
+        super().__init__(name, **options)
         self.text1, self.text2 = list(text1), list(text2)
-
-    def texts(self) -> list[str]:
-        return distinct(self.text1, self.text2)
 
     def test_items(self) -> list[tuple[str, ...]]:
         return list(zip(self.text1, self.text2, strict=True))
 
     def _cosines(self, encode: Encode) -> npt.NDArray[np.float32]:
         vectors = encode(self.text1 + self.text2)
-        return cosines(vectors[: len(self.text1)], vectors[len(self.text1) :])
+        # Rounding takes away the sums' rounding errors: equal pairs are ties.
+        return cosines(vectors[: len(self.text1)], vectors[len(self.text1) :]).astype(np.float32)
 
 
 class SimilarityTask(_Pairwise):
@@ -55,12 +46,8 @@ class SimilarityTask(_Pairwise):
     ) -> None:
         super().__init__(name, text1, text2, **options)
         same_length(name, text1=text1, text2=text2, score=scores)
-        self.scores = np.asarray(scores, dtype=np.float32)
-        wrong = np.flatnonzero(~np.isfinite(self.scores))
-        if len(wrong):
-            what = f"the score of pair {wrong[0]} is {self.scores[wrong[0]]}, not a finite number"
-            raise DataError(what, where=f"task {name}")
-        if len(self.scores) and not np.ptp(self.scores):
+        self.scores = finite_numbers(np.asarray(scores, np.float32), f"task {name}").astype(np.float32)
+        if not np.ptp(self.scores):
             raise DataError(
                 f"all scores are {self.scores[0]:g}, and nothing correlates with that", where=f"task {name}"
             )
@@ -74,9 +61,8 @@ class SimilarityTask(_Pairwise):
 class PairTask(_Pairwise):
     """Average precision of the cosine for pairs that are alike or not.
 
-    The details give the best accuracy any one threshold reaches on the test pairs, that threshold, and the
-    base
-    rate: the average precision of a model that knows nothing.
+    The details give the best accuracy any one threshold reaches on the test pairs, that threshold, and the base rate:
+    the average precision of a model that knows nothing.
 
     Args:
         labels: True = alike.

@@ -45,18 +45,16 @@ class Judgement(Shown):
 
     def retention(self, model: str, teacher: str) -> dict[str, float]:
         """Scores and averages in percent of the teacher's; left out where that is next to nothing, or may be."""
-        own = {name: score.value for name, score in self._of(model).items()} | _keyed(self.averages(model))
-        of_tasks = {name: (score.value, (score.interval or (None,))[0]) for name, score in self._of(teacher).items()}
-        other = of_tasks | {name: (value, None) for name, value in _keyed(self.averages(teacher)).items()}
-        return {
-            name: 100 * value / other[name][0]
-            for name, value in own.items()
-            if name in other and can_be_kept(*other[name])
-        }
+        own, other = (
+            {name: (score.value, (score.interval or (None,))[0]) for name, score in self._of(each).items()}
+            | {f"average:{name}": (value, None) for name, value in self.averages(each).items()}
+            for each in (model, teacher)
+        )
+        kept = [name for name in own if name in other and can_be_kept(*other[name])]
+        return {name: 100 * own[name][0] / other[name][0] for name in kept}
 
     def difference(self, a: str, b: str, group: str = "all") -> Difference:
-        """a - b over the tasks of a group (`in`, `out`, `all`, `retrieval`) or of one task, with paired
-        interval.
+        """a - b over the tasks of a group (`in`, `out`, `all`, `retrieval`) or of one task, with paired interval.
 
         Raises:
             DistilvecError: an unknown model, group or task.
@@ -102,30 +100,29 @@ class Judgement(Shown):
         Raises:
             DistilvecError: a task is missing, or nothing is left of any.
         """
-        by_name = {task.name: task for task in tasks}
-        left_out = list(texts)
-        missing = sorted({name for by_task in self.scores.values() for name in by_task} - set(by_name))
-        if missing:
+        by_name, left_out = {task.name: task for task in tasks}, list(texts)
+        names = dict.fromkeys(name for by_task in self.scores.values() for name in by_task)
+        if missing := sorted(names.keys() - by_name.keys()):
             raise DistilvecError(f"the tasks {', '.join(missing)} were judged but not given")
         scores: dict[str, dict[str, Score]] = {model: {} for model in self.scores}
         reasons: dict[str, str] = {}
-        for model, by_task in self.scores.items():
-            for name, score in by_task.items():
-                try:
-                    found = by_name[name].without(score, left_out)
-                except DistilvecError as error:
-                    reasons[name] = error.what
-                    continue
-                if np.isfinite(found.value):
-                    scores[model][name] = found
-                else:
-                    reasons[name] = f"of the items that are left {found.metric} is not defined"
-        if reasons and all(reasons.keys() >= by_task.keys() for by_task in self.scores.values()):
+        for name in names:
+            judged = {model: by_task[name] for model, by_task in self.scores.items() if name in by_task}
+            try:
+                found = {model: by_name[name].without(score, left_out) for model, score in judged.items()}
+            except DistilvecError as error:
+                reasons[name] = error.what
+                continue
+            undefined = [score.metric for score in found.values() if not np.isfinite(score.value)]
+            if undefined:
+                reasons[name] = f"of the items that are left {undefined[0]} is not defined"
+                continue
+            for model, score in found.items():
+                scores[model][name] = score
+        if reasons and not any(scores.values()):
             raise DistilvecError("; ".join(f"{name}: {why}" for name, why in reasons.items()), where="without")
         for name, why in reasons.items():
             logger.warning("%s is left out: %s", name, why)
-            for by_task in scores.values():
-                by_task.pop(name, None)
         return Judgement(scores, dict(self.seconds), dict(self.texts))
 
     def text(self) -> str:
@@ -203,16 +200,11 @@ def judge(
     if not tasks:
         raise DistilvecError("there are no tasks to judge on", where="tasks", remedy="Give at least one task.")
     result = Judgement({})
-
-    def opened(name: str) -> CachedEncoder:
-        model = models[name]
-        return model if isinstance(model, CachedEncoder) else CachedEncoder(model, name=name, batch_size=batch_size)
-
-    for name in models:
-        check_tasks(tasks, opened(name))
+    for name, model in models.items():
+        check_tasks(tasks, CachedEncoder.of(model, name))
     ticker, done = Ticker("judging", "scores", kept=False), 0
-    for name in models:
-        encoder = opened(name)  # its vectors go when it goes
+    for name, model in models.items():
+        encoder = CachedEncoder.of(model, name, batch_size)  # its vectors go when it goes
         result.scores[name] = {}
         for number, task in enumerate(tasks, start=1):
             ticker(done, len(models) * len(tasks), f"{task.name} of {name}")
@@ -227,7 +219,3 @@ def judge(
         result.seconds[name], result.texts[name] = encoder.seconds, encoder.encoded
     ticker(done, done)
     return result
-
-
-def _keyed(averages: Mapping[str, float]) -> dict[str, float]:
-    return {f"average:{name}": value for name, value in averages.items()}

@@ -24,7 +24,7 @@ class TaskTable:
     """Rows of one file (or of a list of mappings), each with its line for error messages.
 
     Attributes:
-        source: file name, or "rows" for values from Python.
+        source: file name; of values from Python what they are, as in "rows".
         rows: column -> value.
         lines: 1-based line of each row; for parquet and Python values the row number.
         unit: what `lines` counts, "line" or "row".
@@ -71,19 +71,18 @@ class TaskTable:
     def _column(self, column: str, convert: Callable[[Any], Any]) -> list[Any]:
         values = []
         for position, row in enumerate(self.rows):
+            where = self.where(position, column)
             if column not in row:
-                raise DataError(
-                    "this column is missing", where=self.where(position, column), remedy=nearest(column, row)
-                )
+                raise DataError("this column is missing", where=where, remedy=nearest(column, row))
             try:
                 values.append(convert(row[column]))
             except ValueError as error:
-                raise DataError(str(error), where=self.where(position, column)) from error
+                raise DataError(str(error), where=where) from error
         return values
 
 
-def read_table(source: str | Path | Sequence[Mapping[str, Any]]) -> TaskTable:
-    """Read a file of a kind that corpora have (`distilvec.corpus.readers`), or take rows from Python.
+def read_table(source: str | Path | Sequence[Mapping[str, Any]], name: str = "rows") -> TaskTable:
+    """Read a file of a kind that corpora have (`distilvec.corpus.readers`), or take rows from Python, under a name.
 
     Lines of a .txt are the column `text`. Nothing may be broken here: what a corpus leaves out is an error.
 
@@ -92,7 +91,7 @@ def read_table(source: str | Path | Sequence[Mapping[str, Any]]) -> TaskTable:
         DistilvecError: a kind of file that is not read.
     """
     if not isinstance(source, str | Path):
-        table = TaskTable("rows", list(source), list(range(1, len(source) + 1)), "row")
+        table = TaskTable(name, list(source), list(range(1, len(source) + 1)), "row")
     else:
         table = _read_file(Path(source))
     if not table.rows:

@@ -24,12 +24,7 @@ TALAS_SETS: dict[str, dict[str, Any]] = {
 
 
 def talas_spec(name: str, folder: str | Path, *, split: str = "test", **options: Any) -> dict[str, Any]:
-    """One of the nine as a task's description, with its files; see `talas_tasks`.
-
-    Raises:
-        DistilvecError: an unknown name.
-        DataError: a file is missing.
-    """
+    """One of the nine as a task's description, with its files; see `talas_tasks`."""
     if name not in TALAS_SETS:
         raise DistilvecError(f'"{name}" is not one of TALAS\'s sets', remedy=nearest(name, TALAS_SETS))
     spec = {"name": name, **TALAS_SETS[name], **options, "test": _needed(Path(folder), name, split)}

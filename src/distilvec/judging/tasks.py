@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,11 @@ from distilvec.judging.encoder import Encode
 from distilvec.judging.scores import Outputs, Score
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 #: Share of a probe's test items among those that it learns from that is told.
 _KNOWN = 0.01
+#: Rows of many that are turned into float64 together.
+_BLOCK = 8192
 
 
 class JudgingTask(ABC):
@@ -57,7 +60,7 @@ class JudgingTask(ABC):
         """Told the teacher's encoder before anything is scored, where there is a teacher: some truths are its own."""
 
     @abstractmethod
-    def test_items(self) -> list[tuple[str, ...]]:
+    def test_items(self) -> Sequence[tuple[str, ...]]:
         """The texts of every test item, in the order of `Score.outputs`."""
 
     def without(self, score: Score, texts: Iterable[str]) -> Score:
@@ -102,11 +105,11 @@ def folded_parts(texts: Iterable[str]) -> set[str]:
     return {folded(part) for text in texts for part in (text, *text.split(PAIR))}
 
 
-def sampled(texts: list[str], limit: int | None, generator: np.random.Generator) -> list[str]:
-    """At most `limit` of the texts, drawn without replacement, in their order; all where None."""
-    if limit is None or len(texts) <= limit:
-        return texts
-    return [texts[row] for row in np.sort(generator.choice(len(texts), limit, replace=False)).tolist()]
+def sampled(items: Sequence[T], limit: int | None, generator: np.random.Generator) -> list[T]:
+    """At most `limit` of the items, drawn without replacement, in their order; all where None."""
+    if limit is None or len(items) <= limit:
+        return list(items)
+    return [items[row] for row in np.sort(generator.choice(len(items), limit, replace=False)).tolist()]
 
 
 def settle_tasks(tasks: Sequence[JudgingTask], teacher: Encode) -> None:
@@ -115,22 +118,14 @@ def settle_tasks(tasks: Sequence[JudgingTask], teacher: Encode) -> None:
 
 
 def check_tasks(tasks: Sequence[JudgingTask], encode: Encode) -> None:
-    """See that all tasks can score an encoder, before the first of them has cost time.
-
-    Raises:
-        DistilvecError: one of them cannot.
-    """
+    """See that all tasks can score an encoder, before the first of them has cost time."""
     for task in tasks:
         if isinstance(task, JudgingTask):  # whatever has `score` and `texts` serves as a task too
             task.check(encode)
 
 
 def same_length(name: str, **columns: Sequence[Any] | None) -> None:
-    """Refuse columns of different lengths, or empty ones.
-
-    Raises:
-        DistilvecError: naming the columns and their lengths.
-    """
+    """Refuse columns of different lengths, or empty ones."""
     lengths = {key: len(column) for key, column in columns.items() if column is not None}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         shown = ", ".join(f"{key} {length}" for key, length in lengths.items())
@@ -157,14 +152,14 @@ def known_items(name: str, train: Iterable[str], test: Sequence[str]) -> int:
     return known
 
 
-def cosines(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Cosine of each row pair, [n]; 0 where a vector is zero, exactly 1 for equal vectors (they are ties)."""
-    left, right = np.asarray(left, dtype=np.float64), np.asarray(right, dtype=np.float64)
-    length = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    products = np.einsum("ij,ij->i", left, right)
-    # Rounding to float32 takes away the rounding error of the sum above.
-    cosine = np.divide(products, length, out=np.zeros_like(products), where=length > 0)
-    return np.asarray(cosine, dtype=np.float32)
+def cosines(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Cosine of each row pair, float64 [n]; 0 where a vector is zero; computed block by block."""
+    found = np.zeros(len(left))
+    for start in range(0, len(left), _BLOCK):
+        a, b = (np.asarray(side[start : start + _BLOCK], np.float64) for side in (left, right))
+        length = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        np.divide(np.einsum("ij,ij->i", a, b), length, out=found[start : start + _BLOCK], where=length > 0)
+    return found
 
 
 def unit(vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -188,11 +183,7 @@ def side(encode: Encode, name: str) -> Callable[[Sequence[str]], npt.NDArray[Any
 
 
 def unique(tasks: Sequence[JudgingTask]) -> None:
-    """Refuse two tasks of one name: scores are kept by name.
-
-    Raises:
-        DistilvecError: two tasks have the same name.
-    """
+    """Refuse two tasks of one name: scores are kept by name."""
     names = [task.name for task in tasks]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -214,3 +205,16 @@ def top_rows(queries: npt.NDArray[Any], documents: npt.NDArray[Any], depth: int)
         order = np.argsort(-np.take_along_axis(products, rows, axis=1), axis=1, kind="stable")
         best[start : start + chunk] = np.take_along_axis(rows, order, axis=1)
     return best
+
+
+def nearest_others(queries: npt.NDArray[Any], documents: npt.NDArray[Any], depth: int) -> npt.NDArray[np.int64]:
+    """As `top_rows`, without the document in a query's own row, [queries, depth]; depth < documents."""
+    ranked = top_rows(queries, documents, depth + 1)
+    itself = ranked == np.arange(len(ranked))[:, None]
+    itself[~itself.any(1), -1] = True  # it may be far down, or crowded out by equal vectors
+    return ranked[~itself].reshape(len(ranked), -1)
+
+
+def overlap(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> float:
+    """Mean share of the rows [q, k] of one search that another one finds, in [0, 1]."""
+    return float((first[:, :, None] == second[:, None, :]).any(axis=2).mean())

@@ -102,7 +102,7 @@ def judge_run(
     begun = time.perf_counter()
     verdict, texts = Verdict(), held_out.texts
     encoders = {
-        name: model if isinstance(model, CachedEncoder | RidgeMapped) else CachedEncoder(model, name=name)
+        name: model if isinstance(model, RidgeMapped) else CachedEncoder.of(model, name)
         for name, model in models.items()
     }
     if tasks:

@@ -110,7 +110,6 @@ def in_teacher_space(
     Raises:
         DistilvecError: the map takes vectors of another width.
     """
-    from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Normalize
 
     modules: Any = OrderedDict(student.named_children())
@@ -126,16 +125,23 @@ def in_teacher_space(
         modules[free_name(modules, "teacher_map")] = dense(teacher_map.weight.detach().clone(), bias)
     if normalize:
         modules[free_name(modules, "normalize")] = Normalize()
-    mapped = SentenceTransformer(
-        modules=modules,
-        device=str(student.device),
-        prompts={name: prompt for name, prompt in (student.prompts or {}).items() if prompt is not None},
-        default_prompt_name=student.default_prompt_name,
-        similarity_fn_name=student.similarity_fn_name,
+    return with_modules(student, modules).train(student.training)
+
+
+def with_modules(model: SentenceTransformer, modules: OrderedDict[str, Any]) -> SentenceTransformer:
+    """A model of these modules, with the prompts, the similarity and the card of another one."""
+    from sentence_transformers import SentenceTransformer
+
+    made = SentenceTransformer(
+        modules=modules,  # type: ignore[arg-type]
+        device=str(model.device),
+        prompts={name: prompt for name, prompt in (model.prompts or {}).items() if prompt is not None},
+        default_prompt_name=model.default_prompt_name,
+        similarity_fn_name=model.similarity_fn_name,
     )
-    mapped.model_card_data = copy.copy(student.model_card_data)
-    mapped.model_card_data.register_model(mapped)
-    return mapped.train(student.training)
+    made.model_card_data = copy.copy(model.model_card_data)
+    made.model_card_data.register_model(made)
+    return made
 
 
 def router(student: SentenceTransformer, teacher: SentenceTransformer) -> SentenceTransformer:

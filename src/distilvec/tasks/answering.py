@@ -43,30 +43,14 @@ class AnsweringExplainingStudent(AnsweringStudent, ExplainingStudent):
 def finished_student(model: str | Path, *, trust_remote_code: bool = False) -> SentenceTransformer:
     """A student as it ships, with what lies beside it: `explain` where it kept its kernels, `predict` with a task head.
 
-    Args:
-        model: folder, or model id on the hub.
-        trust_remote_code: whether code that comes with the model may run.
-
-    Raises:
-        DistilvecError: there is no such model.
-        DataError: files beside the model are damaged.
+    See `distilvec.load`.
     """
     folder = locate(model, trust_remote_code)
     student = load_student(str(model), trust_remote_code=trust_remote_code)
     if has_kernels(folder):
         student = with_kernels(student, folder)
-    return with_head(student, folder) if has_head(folder) else student
-
-
-def with_head(student: SentenceTransformer, folder: str | Path) -> AnsweringStudent:
-    """The student with the task head that lies beside it in its folder.
-
-    Raises:
-        DataError: there is none, or its files are damaged.
-    """
-    head = TaskHead.load(folder)
-    student.__class__ = AnsweringExplainingStudent if isinstance(student, ExplainingStudent) else AnsweringStudent
-    assert isinstance(student, AnsweringStudent)
-    # Not a submodule: it is no part of what the student computes or saves.
-    student.__dict__["head"] = head.eval()
+    if has_head(folder):
+        student.__class__ = AnsweringExplainingStudent if isinstance(student, ExplainingStudent) else AnsweringStudent
+        # Not a submodule: it is no part of what the student computes or saves.
+        student.__dict__["head"] = TaskHead.load(folder).eval()
     return student

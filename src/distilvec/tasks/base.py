@@ -1,25 +1,23 @@
-"""The contract of a supervised task: a head, its weight in the loss, a loss per item, and metrics."""
+"""The contract of a supervised task: a head, its weight in the loss, and a loss per item."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import ClassVar
 
-import numpy as np
 from torch import Tensor, nn
 
 from distilvec.modules.task_head import Encoding, TaskHead
 from distilvec.students.output import StudentOutput
 
 
-class Task(nn.Module, ABC):
+class Task(nn.Module):
     """A head on the student's vector, trained beside the method's terms and kept with the student.
 
     The total loss is alpha * task + (1 - alpha) * (sum of the method's terms); the Distiller applies that, nobody else.
 
     Attributes:
         kind: the word in recipes.
-        metric: the score that chooses the best checkpoint, one of those in `metrics`.
+        metric: the score that chooses the best checkpoint, one of those in `tasks.scores`.
         head: what is trained, saved and loaded; None where the student needs none.
         alpha: weight of the task in [0, 1].
         labels_first: share of the training, from its start, in which it has the whole weight.
@@ -77,13 +75,9 @@ class Task(nn.Module, ABC):
         """Labels [B] as the corpus has them -> class codes int64 [B] in the order of the head; scores stay scores."""
         return labels
 
-    @abstractmethod
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Logits [V, B, C] and labels [B] as the corpus has them -> loss per item [V, B]."""
-
-    @abstractmethod
-    def metrics(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        """Scores of n items: logits [n, C], labels [n] class codes or scores."""
+        """Logits [V, B, C] and labels [B] as the corpus has them -> loss per item [V, B]; of a task with a head."""
+        raise NotImplementedError
 
 
 def _partners(group: Tensor, role: Tensor) -> Tensor:

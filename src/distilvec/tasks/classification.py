@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from distilvec.modules.task_head import TaskHead
 from distilvec.tasks.base import Task
-from distilvec.tasks.scores import classification_scores
 
 
 class Classification(Task):
@@ -40,9 +38,6 @@ class Classification(Task):
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         codes = self.codes(labels).expand(logits.shape[:-1])
         return torch.nn.functional.cross_entropy(logits.movedim(-1, 1), codes, reduction="none")
-
-    def metrics(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        return classification_scores(labels, logits.argmax(-1))
 
 
 class PairClassification(Classification):

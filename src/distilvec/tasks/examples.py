@@ -14,7 +14,7 @@ from distilvec.corpus.audit import ColumnNames, Problem, check
 from distilvec.corpus.sources import find_source
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.task_head import TaskHead
-from distilvec.tasks.labels import encode_labels
+from distilvec.tasks.labels import encode_labels, finite_numbers
 
 _LOG = logging.getLogger(__name__)
 Input = str | tuple[str, str]
@@ -41,31 +41,10 @@ class Examples:
         return len(self.inputs)
 
     def targets(self, head: TaskHead) -> np.ndarray:
-        """Class codes int64 [n], or scores float64 [n].
-
-        Raises:
-            DataError: a label that is none of the head's classes, or no number.
-        """
-        if head.labels is not None:
-            return encode_labels(self.labels, head.labels, self.source)
-        return self.numbers()
-
-    def numbers(self) -> np.ndarray:
-        """The labels as scores, float64 [n].
-
-        Raises:
-            DataError: one is no finite number.
-        """
-        try:
-            scores = np.array([float(label) for label in self.labels], np.float64)
-        except ValueError as error:
-            raise DataError(f"a score is not a number ({error})", where=self.source) from error
-        wrong = np.flatnonzero(~np.isfinite(scores))
-        if len(wrong):
-            raise DataError(
-                f"the score of item {wrong[0]} is {scores[wrong[0]]}, not a finite number", where=self.source
-            )
-        return scores
+        """Class codes int64 [n], or scores float64 [n]."""
+        if head.labels is None:
+            return finite_numbers(self.labels, self.source)
+        return encode_labels(self.labels, head.labels, self.source)
 
 
 def read_examples(source: Any, text: str | Sequence[str], label: str) -> Examples:

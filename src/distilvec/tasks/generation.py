@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
 from torch import Tensor
 
 from distilvec.errors import DistilvecError
@@ -34,9 +33,3 @@ class Generation(Task):
         if "answer_loss" not in output.extras:
             raise DistilvecError("this student gives no answer_loss: it is no causal language model", where="task")
         return output.extras["answer_loss"], output.extras["answer_tokens"]
-
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        raise NotImplementedError("the loss of an answer is the student's own")
-
-    def metrics(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        raise NotImplementedError("answers are judged by distilvec.judging.generation")

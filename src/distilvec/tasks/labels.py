@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from distilvec.errors import DataError, DistilvecError, nearest
 
 
-def label_text(label: str | float) -> str:
-    """A label as it is named: whole numbers and truth values without a fraction.
+def plain_label(label: Any) -> str:
+    """A label as text, a whole number without its fraction: 1, 1.0 and "1.0" are one class, the codes 007 and 7 two.
 
-    >>> label_text(1), label_text(True), label_text(2.0), label_text("entailment")
+    >>> plain_label(1), plain_label(True), plain_label("2.0"), plain_label("entailment")
     ('1', '1', '2', 'entailment')
     """
-    if isinstance(label, str):
-        return label
-    return str(int(label)) if float(label).is_integer() else str(label)
+    if isinstance(label, bool | np.bool_):
+        return str(int(label))
+    whole = re.fullmatch(r"([+-]?(?:0|[1-9][0-9]*))\.0+", str(label))
+    return whole[1] if whole else str(label)
+
+
+def finite_numbers(values: Iterable[Any], where: str) -> npt.NDArray[np.float64]:
+    """Values as finite numbers, float64 [n]; one that is none is refused."""
+    try:
+        numbers = np.array([float(value) for value in values], np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"this is not a column of numbers ({error})", where=where) from error
+    wrong = np.flatnonzero(~np.isfinite(numbers))
+    if len(wrong):
+        raise DataError(f"the number of item {wrong[0]} is {numbers[wrong[0]]}, not a finite one", where=where)
+    return numbers
 
 
 def encode_labels(labels: Sequence[str | float], names: Sequence[str], where: str) -> np.ndarray:
@@ -27,29 +42,17 @@ def encode_labels(labels: Sequence[str | float], names: Sequence[str], where: st
     Args:
         labels: n labels, as read.
         names: of the classes. A number that is spelt otherwise, as "1.0" for 1, is found too.
-
-    Raises:
-        DataError: a label that is none of the classes.
     """
     codes = {name: code for code, name in enumerate(names)}
-    texts = [text if (text := label_text(label)) in codes else _plain(text) for label in labels]
+    texts = [label if isinstance(label, str) and label in codes else plain_label(label) for label in labels]
     unknown = next((text for text in texts if text not in codes), None)
     if unknown is not None:
         raise DataError(f'"{unknown}" is none of the {len(names)} classes', where=where, remedy=nearest(unknown, names))
     return np.array([codes[text] for text in texts], np.int64)
 
 
-def _plain(text: str) -> str:
-    """A whole number without its zero fraction; anything else as it is: the codes 007 and 7 are two classes."""
-    whole = re.fullmatch(r"([+-]?(?:0|[1-9][0-9]*))\.0+", text)
-    return whole[1] if whole else text
-
-
 def teacher_order(student: Sequence[str], teacher: Sequence[str], name: str) -> np.ndarray:
     """int64 [C]: the column of the teacher's logits for each of the student's classes.
-
-    Raises:
-        DistilvecError: the two do not have the same classes.
 
     >>> teacher_order(["no", "yes"], ["yes", "no"], "teacher").tolist()
     [1, 0]

@@ -103,8 +103,7 @@ class Predictor:
         Raises:
             DataError: a label that the head does not know.
         """
-        truth = examples.targets(self.head)
-        logits = self.logits(examples.inputs)
+        truth, logits = examples.targets(self.head), self.logits(examples.inputs)
         if self.head.labels is not None:
             return classification_scores(truth, logits.argmax(-1))
         return regression_scores(truth, logits[:, 0])
@@ -153,6 +152,8 @@ class Predictor:
     @torch.inference_mode()
     def _vectors(self, texts: Sequence[Any]) -> Tensor:
         """[n, d] in the given order, encoded in batches of similar length."""
+        from sentence_transformers.util import batch_to_device
+
         training = self.model.training
         self.model.eval()
         sizes = [len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts]
@@ -160,13 +161,8 @@ class Predictor:
         parts = []
         for start in range(0, len(order), self.batch_size):
             batch = [texts[row] for row in order[start : start + self.batch_size]]
-            parts.append(sentence_vectors(self.model, prepare(self.model, batch, self._prompt)))
+            features = batch_to_device(self.model.preprocess(batch, prompt=self._prompt), self.model.device)
+            parts.append(sentence_vectors(self.model, features))
         self.model.train(training)
         vectors = torch.cat(parts)
         return vectors[torch.from_numpy(np.argsort(order)).to(vectors.device)]
-
-
-def prepare(model: SentenceTransformer, inputs: Sequence[Any], prompt: str | None) -> dict[str, Any]:
-    """Features of texts or pairs on the model's device."""
-    features = model.preprocess(list(inputs), prompt=prompt)
-    return {name: value.to(model.device) if isinstance(value, Tensor) else value for name, value in features.items()}

@@ -94,11 +94,7 @@ class TaskSection(BaseModel):
 
 
 def check_writing(recipe: Any) -> None:
-    """Refuse keys of a recipe that mean nothing where a student is to write.
-
-    Raises:
-        ValueError: naming the key.
-    """
+    """Refuse keys of a recipe that mean nothing where a student is to write."""
     task = "a task of kind generation"
     if recipe.student is not None:
         _check_student(recipe.student, task)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
 from torch import Tensor
 
 from distilvec.modules.task_head import TaskHead
 from distilvec.tasks.base import Task
-from distilvec.tasks.scores import regression_scores
 
 
 class SimilarityRegression(Task):
@@ -26,6 +24,3 @@ class SimilarityRegression(Task):
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         target = (labels.to(logits.dtype) - self.head.shift) / self.head.scale
         return (logits[..., 0] - target).square()
-
-    def metrics(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        return regression_scores(labels, logits[..., 0])

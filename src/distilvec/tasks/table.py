@@ -65,14 +65,10 @@ def _task(section: TaskSection, width: int, labels: np.ndarray | None, label_nam
         raise DistilvecError(
             f"the labels are names ({shown}), not scores", where="task.kind", remedy="Choose kind: pairs."
         )
-    shift, scale = _units(labels, encoding)
-    head = TaskHead(width, "regression", None, encoding, shift=shift, scale=scale, dropout=section.dropout)
+    scores = labels.astype(np.float64)
+    # Standardised for a linear head, the range for a cosine.
+    shift, scale = (scores.min(), np.ptp(scores)) if encoding == "separate" else (scores.mean(), scores.std())
+    head = TaskHead(
+        width, "regression", None, encoding, shift=float(shift), scale=float(scale), dropout=section.dropout
+    )
     return cls(head, section.alpha)
-
-
-def _units(scores: np.ndarray, encoding: Encoding) -> tuple[float, float]:
-    """(shift, scale): standardised for a linear head, the range for a cosine."""
-    scores = np.asarray(scores, np.float64)
-    if encoding == "separate":
-        return float(scores.min()), float(np.ptp(scores))
-    return float(scores.mean()), float(scores.std())

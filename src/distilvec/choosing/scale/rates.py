@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from distilvec.choosing.probe import short_training
-from distilvec.choosing.sample import COUNTED, sampled
+from distilvec.choosing.sample import counted, sampled
 from distilvec.choosing.scale.reckoning import INDEX_BYTES, PEAKS, Devices, Rates, Scale
 from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
@@ -65,14 +65,11 @@ def scale(recipe: Recipe, rows: int, devices: Devices | None = None, price: floa
     notes = ["Times are without reading the corpus, judging and waiting for machines; devices are taken to add up."]
     if method.inside:
         notes.append(f"{method.name} also keeps tokens of the teacher: `distilvec run --dry-run` says how many bytes.")
-    whole = corpus if len(corpus.train_rows) <= COUNTED else sampled(corpus, COUNTED)
-    rates = measure_rates(recipe, sampled(corpus, PROBE_TEXTS, whole=True), whole)
+    rates = measure_rates(recipe, sampled(corpus, PROBE_TEXTS, whole=True), counted(corpus))
     if rates.training is not None:
         notes.append(f"Training was measured with batches of {rates.batch_size}; more devices need larger ones.")
     if recipe.training.max_steps:
-        notes.append(
-            "Training is reckoned by epochs; the recipe's max_steps would end it at the same step for any corpus."
-        )
+        notes.append("Training is reckoned by epochs; the recipe's max_steps would end it at the same step everywhere.")
     return Scale(rates, devices or Devices(), rows, price, notes)
 
 
@@ -81,9 +78,6 @@ def measure_rates(recipe: Recipe, sample: Corpus, whole: Corpus) -> Rates:
 
     Args:
         whole: what the student is made of (its word pieces are those of a corpus).
-
-    Raises:
-        DistilvecError: all teachers are files of vectors.
     """
     teachers = open_teachers(recipe, sample)
     taught = fill_stores(recipe.model_copy(update={"combine": "separate"}), sample, teachers)
@@ -170,15 +164,15 @@ def _peak() -> tuple[float, str]:
 
 
 @cache
-def _matrix_product(width: int = 1536, seconds: float = 0.5) -> float:
-    """TFLOPS of a square product, the best of as many as fit into the time, in the device's fastest type; once."""
+def _matrix_product() -> float:
+    """TFLOPS of a square product, the best of as many as fit into half a second, in the device's fastest type; once."""
     from distilvec.training import bfloat16_pays
 
-    cuda = torch.cuda.is_available()
+    width, cuda = 1536, torch.cuda.is_available()
     dtype = torch.bfloat16 if cuda or bfloat16_pays() else torch.float32
     left = torch.ones(width, width, dtype=dtype, device="cuda" if cuda else "cpu")
     best, begun = float("inf"), time.perf_counter()
-    while best == float("inf") or time.perf_counter() - begun < seconds:
+    while best == float("inf") or time.perf_counter() - begun < 0.5:
         start = time.perf_counter()
         _ = left @ left
         if cuda:

@@ -15,7 +15,7 @@ fast.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from distilvec.errors import DistilvecError, nearest
@@ -55,9 +55,6 @@ class Devices:
     @classmethod
     def read(cls, text: str) -> Devices:
         """From "8xH100", "H100" or "8" (eight like this machine).
-
-        Raises:
-            DistilvecError: another form, or a kind that `PEAKS` does not list.
 
         >>> Devices.read("8xh100")
         Devices(count=8, kind='H100')
@@ -148,21 +145,17 @@ class Scale:
         teaching = self._seconds(texts, rates.teaching)
         training = None if rates.training is None else self._seconds(texts * rates.epochs, rates.training)
         disk = texts * (rates.text_bytes + KEY_BYTES + rates.vector_bytes + (rates.token_bytes or 0))
-        seconds = [taught + (0 if training is None else training[end]) for end, taught in enumerate(teaching)]
-        hours = (seconds[0] * count / 3600, seconds[1] * count / 3600)
-        return Estimate(texts, teaching, training, disk, self._network(texts), hours)
+        fast, slow = (one + other for one, other in zip(teaching, training or (0.0, 0.0), strict=True))
+        hours = (fast * count / 3600, slow * count / 3600)
+        # Texts to the teachers and vectors back; vectors and token ids in every epoch.
+        network = texts * (rates.text_bytes + rates.vector_bytes)
+        if training is not None:
+            network += texts * rates.epochs * (rates.vector_bytes + (rates.token_bytes or 0))
+        return Estimate(texts, teaching, training, disk, network, hours)
 
     def _seconds(self, items: float, rate: float) -> tuple[float, float]:
         fast, slow = (items / (rate * factor * self.devices.count) for factor in self.factors)
         return fast, slow
-
-    def _network(self, texts: int) -> float:
-        """Bytes in all: texts to the teachers and vectors back; vectors and token ids in every epoch."""
-        rates = self.rates
-        moved = texts * (rates.text_bytes + rates.vector_bytes)
-        if rates.training is not None:
-            moved += texts * rates.epochs * (rates.vector_bytes + (rates.token_bytes or 0))
-        return moved
 
     def grid(self) -> Grid:
         """A row per power of ten, and the number asked about."""
@@ -170,17 +163,15 @@ class Scale:
         rows = []
         for texts in sorted({*POWERS, self.rows}):
             estimate = self.estimate(texts)
-            training = ABSENT if estimate.training is None else _range(estimate.training, duration)
             cells = [
                 f"{texts:,}",
                 _range(estimate.teaching, duration),
-                training,
+                ABSENT if estimate.training is None else _range(estimate.training, duration),
                 size(estimate.disk),
                 size(estimate.network),
+                _range(estimate.hours, number),
+                *([] if self.price is None else [self._cost(estimate)]),
             ]
-            cells += [_range(estimate.hours, number)]
-            if self.price is not None:
-                cells.append(_range((estimate.hours[0] * self.price, estimate.hours[1] * self.price), _money))
             rows.append([Cell(text) for text in cells])
         return Grid([*header, *(["cost"] if self.price is not None else [])], rows, [])
 
@@ -190,10 +181,8 @@ class Scale:
         best, slow = self.factors
         factor = "" if devices.kind is None else f" x {number(slow)} to {number(best)}"
         trained = "" if rates.training is None else f", training {rates.training:,.1f} texts/s"
-        lines = [
-            f"measured  {rates.machine}: teaching {rates.teaching:,.1f} texts/s, texts of {rates.text_bytes:,.0f} bytes"
-            + trained
-        ]
+        measured = f"teaching {rates.teaching:,.1f} texts/s, texts of {rates.text_bytes:,.0f} bytes{trained}"
+        lines = [f"measured  {rates.machine}: {measured}"]
         if devices.kind is not None:
             lines.append(
                 f"estimated one {devices.kind} is {number(best)} times as fast at best: {PEAKS[devices.kind]:g} TFLOPS "
@@ -236,16 +225,19 @@ class Scale:
                 "of gradients per device and step; they cross the network only between machines"
             )
         if self.price is not None:
-            cost = _range((estimate.hours[0] * self.price, estimate.hours[1] * self.price), _money)
-            lines.append(f"cost      {_range(estimate.hours, number)} device hours x {self.price:g} = {cost}")
+            hours = _range(estimate.hours, number)
+            lines.append(f"cost      {hours} device hours x {self.price:g} = {self._cost(estimate)}")
         return lines
+
+    def _cost(self, estimate: Estimate) -> str:
+        return _range(tuple(hours * (self.price or 0) for hours in estimate.hours), _money)
 
     def text(self) -> str:
         title = f"{self.devices}" + (" (estimated)" if self.devices.kind else " (measured rates)")
         return "\n".join([title, "", self.grid().text(), "", *self.arithmetic()])
 
 
-def _range(ends: tuple[float, float], shown: Callable[[float], str]) -> str:
+def _range(ends: Sequence[float], shown: Callable[[float], str]) -> str:
     fast, slow = shown(ends[0]), shown(ends[1])
     return fast if fast == slow else f"{fast} to {slow}"
 

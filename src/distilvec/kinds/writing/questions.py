@@ -242,7 +242,7 @@ class _Model:
     """
 
     def __init__(self, model: str, each: int) -> None:
-        from distilvec.judging.writing import writer_of
+        from distilvec.judging.generation import writer_of
         from distilvec.kinds.writing.students import load_writing_student
         from distilvec.precision import bfloat16_pays
 
@@ -251,7 +251,7 @@ class _Model:
             self._writer.model.bfloat16()
 
     def __call__(self, texts: list[str]) -> list[list[str]]:
-        from distilvec.judging.writing import asked, write
+        from distilvec.judging.generation import asked, write
 
         prompts, found = [self._prompt(text[:SHOWN]) for text in texts], []
         with asked(self._writer, ""):

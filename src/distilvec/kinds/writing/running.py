@@ -11,9 +11,9 @@ from distilvec.corpus.keys import canonical, split_pair
 from distilvec.errors import DistilvecError
 from distilvec.evenly import sampled_rows
 from distilvec.judging import TRAINED, UNTRAINED, GenerationTask, HeldOutTexts, Verdict, judge_run
+from distilvec.judging.generation import asked, likelihood, writer_of
 from distilvec.judging.tables import read_table
 from distilvec.judging.tasks import JudgingTask
-from distilvec.judging.writing import asked, likelihood, writer_of
 from distilvec.kinds.writing.students import load_writing_student
 from distilvec.methods.base import Method
 from distilvec.methods.table import TABLE, resolve
