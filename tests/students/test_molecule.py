@@ -33,7 +33,7 @@ def test_the_size_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"kind": "gini"}, '"gini".*"gin'),
+        ({"kind": "gini"}, r"kind gini\b.*'gine'"),
         ({"layers": 0}, r"layers 0\b"),
         ({"kind": "gat", "width": 6}, r"width of 6\b.*\b4 heads.*\bgat\b"),
         ({"dropout": 1.0}, r"dropout 1\.0\b"),

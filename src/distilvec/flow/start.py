@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,19 +53,11 @@ _LATER = {
 }
 
 
+@dataclass(frozen=True)
 class Start:
-    """The untrained student, of which fresh copies are opened.
+    """The untrained student: `open()` gives a fresh copy, equal to all others."""
 
-    Args:
-        open_one: opens a fresh copy.
-    """
-
-    def __init__(self, open_one: Callable[[], SentenceTransformer]) -> None:
-        self._open = open_one
-
-    def open(self) -> SentenceTransformer:
-        """A fresh copy, equal to all others."""
-        return self._open()
+    open: Callable[[], SentenceTransformer]
 
 
 def student_start(recipe: Recipe, corpus: Corpus) -> Start:

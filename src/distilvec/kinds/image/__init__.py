@@ -41,7 +41,7 @@ class Image(Kind):
     def read(self, cell: Any, wanted: Any, file: str) -> ReadItem:
         from distilvec.kinds.image.images import image_item
 
-        return ReadItem(*image_item(cell, Path(file).parent))
+        return image_item(cell, Path(file).parent)
 
     def canonical(self, item: str, components: Any = "keep") -> str:
         from distilvec.kinds.image.images import image_digest

@@ -17,6 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from distilvec.corpus.problem import Problem
 from distilvec.errors import DataError
+from distilvec.kinds.base import ReadItem
 from distilvec.kinds.image import MAGIC
 from distilvec.kinds.image import Image as Kind
 
@@ -47,13 +48,6 @@ class Decoded(NamedTuple):
     image: Image.Image
     plain: bool
     kind: str
-
-
-class ImageItem(NamedTuple):
-    """An item (a path or a data URI) and what it shares with equal ones: the digest of its pixels."""
-
-    item: str
-    digest: str
 
 
 def open_image(item: str) -> Image.Image:
@@ -88,8 +82,8 @@ def image_digest(item: str) -> str:
     return digest(decode(_content(item)).image)
 
 
-def image_item(value: Any, folder: Path) -> ImageItem:
-    """Return what a row holds, as an item; the image is decoded once.
+def image_item(value: Any, folder: Path) -> ReadItem:
+    """Return what a row holds, as an item with the digest of its pixels; the image is decoded once.
 
     Args:
         value: path (relative to `folder`) or data URI, bytes of a file, a mapping with "bytes" or "path" as data sets
@@ -105,7 +99,7 @@ def image_item(value: Any, folder: Path) -> ImageItem:
         raise Problem("missing image")
     if isinstance(value, np.ndarray):
         image = Image.fromarray(_pixels(value))
-        return ImageItem(_encoded(image), digest(image.convert("RGB")))
+        return ReadItem(_encoded(image), digest(image.convert("RGB")))
     if isinstance(value, bytes | bytearray):
         return _embedded(bytes(value))
     if isinstance(value, str):
@@ -118,7 +112,7 @@ def image_item(value: Any, folder: Path) -> ImageItem:
             raise
         except Exception as error:  # it is decoded only now; a closed one, or one of a strange mode, raises others
             raise Problem("damaged image") from error
-        return ImageItem(_encoded(pixels), digest(pixels))
+        return ReadItem(_encoded(pixels), digest(pixels))
     raise Problem("not an image")
 
 
@@ -204,7 +198,7 @@ def _rgb(image: Image.Image) -> tuple[Image.Image, bool]:
     return image.convert("RGB"), True
 
 
-def _named(value: str, folder: Path) -> ImageItem:
+def _named(value: str, folder: Path) -> ReadItem:
     text = value.strip()
     if text.startswith("data:"):
         return _embedded(_of_uri(text), text)
@@ -215,13 +209,13 @@ def _named(value: str, folder: Path) -> ImageItem:
     return _embedded(content, name if name.lower().endswith(Kind.members) and _is_utf8(name) else None)
 
 
-def _embedded(content: bytes, item: str | None = None) -> ImageItem:
+def _embedded(content: bytes, item: str | None = None) -> ReadItem:
     """The item for these bytes: the one given where any reader sees the same pixels in it, else a data URI."""
     decoded = decode(content)
     key = digest(decoded.image)
     if not decoded.plain:
-        return ImageItem(_encoded(decoded.image), key)
-    return ImageItem(item or _as_uri(content, _MIME[decoded.kind]), key)
+        return ReadItem(_encoded(decoded.image), key)
+    return ReadItem(item or _as_uri(content, _MIME[decoded.kind]), key)
 
 
 def _encoded(image: Image.Image) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING
 
-from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
+from distilvec.errors import DistilvecError
+from distilvec.extras import need
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -24,17 +24,11 @@ def fresh_molecule(kind: str = "gine", layers: int = 10, width: int = 512, dropo
         DistilvecError: an argument is outside its range.
         EnvironmentProblem: RDKit or torch-geometric is not installed.
     """
-    missing = [name for name in ("rdkit", "torch_geometric") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise EnvironmentProblem(
-            f"students of molecules need {' and '.join(missing)}", remedy='pip install "distilvec[molecules]"'
-        )
+    need("A student of molecules", "molecules", "rdkit", "torch_geometric")
     from sentence_transformers import SentenceTransformer
 
-    from distilvec.modules.molecule import KINDS, MoleculeEncoder
+    from distilvec.modules.molecule import MoleculeEncoder
 
-    if kind not in KINDS:
-        raise DistilvecError(f'there is no kind of molecule encoder "{kind}"', remedy=nearest(kind, KINDS))
     try:
         encoder = MoleculeEncoder(kind, layers, width, dropout)
     except ValueError as problem:

@@ -1,4 +1,4 @@
-"""The parts of a job that differ if its student writes: its tasks, its measures in training, how its student opens."""
+"""The parts of a job that differ if its student writes: its tasks, its measures in training, how it is judged."""
 
 from __future__ import annotations
 
