@@ -10,7 +10,7 @@ pytest.importorskip("rdkit")
 pytest.importorskip("torch_geometric")
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.kinds.molecule.students import fresh_molecule
+from distilvec.kinds.networks import fresh_molecule
 
 
 def test_is_a_model_that_reads_smiles() -> None:

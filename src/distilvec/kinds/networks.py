@@ -1,4 +1,4 @@
-"""A student that reads molecules: a graph network with random weights."""
+"""Students that are no transformers: networks of images and molecules with random weights."""
 
 from __future__ import annotations
 
@@ -9,6 +9,25 @@ from distilvec.extras import need
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+
+def fresh_resnet(depth: int = 20, width: int = 16, image_size: int = 32) -> SentenceTransformer:
+    """A model that embeds images, with random weights (torch's global generator), on the CPU.
+
+    Args:
+        depth: 6 n + 2.
+        width: channels of the first stage; the vector is four times as wide.
+        image_size: height and width that images are resized to.
+
+    Raises:
+        DistilvecError: an argument is outside its range.
+    """
+    from distilvec.modules.cifar_resnet import CifarResNet, image_model
+
+    try:
+        return image_model(CifarResNet(depth, width, image_size))
+    except ValueError as problem:
+        raise DistilvecError(str(problem), where="student.resnet") from problem
 
 
 def fresh_molecule(kind: str = "gine", layers: int = 10, width: int = 512, dropout: float = 0.0) -> SentenceTransformer:
@@ -30,7 +49,6 @@ def fresh_molecule(kind: str = "gine", layers: int = 10, width: int = 512, dropo
     from distilvec.modules.molecule import MoleculeEncoder
 
     try:
-        encoder = MoleculeEncoder(kind, layers, width, dropout)
+        return SentenceTransformer(modules=[MoleculeEncoder(kind, layers, width, dropout)], device="cpu")
     except ValueError as problem:
-        raise DistilvecError(str(problem)) from problem
-    return SentenceTransformer(modules=[encoder], device="cpu")
+        raise DistilvecError(str(problem), where="student.molecule") from problem
