@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from distilvec.errors import DistilvecError, Interrupted
+from distilvec.errors import DistilvecError
 from distilvec.interruption import StopSignals
 from distilvec.store import FillReport, SignalStore
 from distilvec.store.fill import distinct_positions
@@ -189,17 +189,12 @@ def _fill(
                 written, absent = written + int(here.sum()), absent + int((~here).sum())
                 if progress:
                     progress(len(distinct) - len(todo) + start + len(part), len(distinct))
-                if signals.number is not None:
+                if signals.came():
                     break
         store.refresh()
         store.build_index()
-    if signals.number is not None:
-        raise Interrupted(
-            f"stopped by {signals.name} while the teachers were combined; {written:,} more vectors are kept",
-            where=str(store.path),
-            remedy="Run the same command again to go on.",
-            number=signals.number,
-        )
+    told = f"stopped by {signals.name} while the teachers were combined; {written:,} more vectors are kept"
+    signals.check(told, store.path)
     new = min(written, max(each.filled.taught for each in taught))  # vectors that were there are only put together
     return FillReport(
         items=len(keys),

@@ -6,7 +6,6 @@ import functools
 import itertools
 import json
 import logging
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ import torch
 from distilvec import folders
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.sources import Part
-from distilvec.errors import DataError, DistilvecError, Interrupted
+from distilvec.errors import DataError, DistilvecError
 from distilvec.files import locked, whole, write_text
 from distilvec.flow.lessons import fill_stores
 from distilvec.flow.pin import pin
@@ -222,14 +221,12 @@ def _blocks(
             def told(queries: int, start: int = start) -> None:
                 ticker(before + start + queries, total)
 
-            negatives = _searched(side, chosen, chooser, draw, told, lambda: signals.number is not None)
+            negatives = _searched(side, chosen, chooser, draw, told, signals.came)
             if negatives is None:
-                raise Interrupted(
-                    f"mining was stopped by {signals.name}; {before + start:,} of {total:,} queries are kept",
-                    where=str(work),
-                    remedy="Run the same command again to go on.",
-                    number=signals.number or signal.SIGINT,
+                signals.check(
+                    f"mining was stopped by {signals.name}; {before + start:,} of {total:,} queries are kept", work
                 )
+            assert negatives is not None
             _keep(file, negatives)
         else:
             ticker(before + start + len(chosen), total)

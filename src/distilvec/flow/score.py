@@ -12,7 +12,7 @@ import numpy as np
 from distilvec.corpus import Corpus
 from distilvec.corpus.keys import content_keys, join_pair
 from distilvec.corpus.lazy import LazyTexts
-from distilvec.errors import DataError, DistilvecError, Interrupted
+from distilvec.errors import DataError, DistilvecError
 from distilvec.interruption import StopSignals
 from distilvec.progress import Ticker
 from distilvec.recipe import ScorerSection
@@ -104,24 +104,17 @@ def score_one(
     store.verify(changed=True)
     ticker = Ticker(f"scoring with {section.name}", "pairs")
     with StopSignals() as signals:
-
-        def stop() -> bool:
-            return signals.number is not None
-
-        scorer.stop = stop  # a function that makes everybody wait looks at it, too
+        scorer.stop = signals.came  # a function that makes everybody wait looks at it, too
         try:
             with alone(store.path, signals) if shard is None else nullcontext():
-                filled = fill(store, scorer, pairs.texts, pairs.keys, shard=shard, progress=ticker, stop=stop)
+                filled = fill(store, scorer, pairs.texts, pairs.keys, shard=shard, progress=ticker, stop=signals.came)
         finally:
             scorer.stop = None
-    if signals.number is not None:
-        raise Interrupted(
-            f"scoring was stopped by {signals.name}; the scores of {filled.present + filled.taught:,} of "
-            f"{filled.distinct:,} pairs are kept",
-            where=str(store.path),
-            remedy="Run the same command again to go on.",
-            number=signals.number,
-        )
+    signals.check(
+        f"scoring was stopped by {signals.name}; the scores of {filled.present + filled.taught:,} of "
+        f"{filled.distinct:,} pairs are kept",
+        store.path,
+    )
     return ScoredCorpus(scorer, store, filled)
 
 

@@ -17,7 +17,7 @@ import torch
 
 from distilvec.corpus import Corpus
 from distilvec.corpus.lazy import BLOCK, LazyTexts
-from distilvec.errors import DataError, DistilvecError, Interrupted
+from distilvec.errors import DataError, DistilvecError
 from distilvec.evenly import evenly_spaced, sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.progress import Ticker
@@ -165,13 +165,8 @@ def teach_one(
     seen, store = open_store(section, corpus, stores, teacher)
     ticker = Ticker(f"teaching with {section.name}", corpus.kind.noun)
     stored = NOTHING if section.live else wanted
-    with StopSignals() as signals:
-
-        def stop() -> bool:
-            return signals.number is not None
-
-        with alone(store.path, signals) if shard is None else nullcontext():
-            filled = fill_store(store, teacher, corpus, stored, shard=shard, progress=ticker, stop=stop)
+    with StopSignals() as signals, alone(store.path, signals) if shard is None else nullcontext():
+        filled = fill_store(store, teacher, corpus, stored, shard=shard, progress=ticker, stop=signals.came)
     finish(section, store, filled, corpus.modality, signals)
     return Taught(teacher, seen, store, filled, section.live, wanted, section.weight)
 
@@ -263,14 +258,11 @@ def finish(
         Interrupted: a signal came.
         DataError: there are no vectors, or all are the same.
     """
-    if signals.number is not None:
-        raise Interrupted(
-            f"teaching was stopped by {signals.name}; the vectors of {filled.present + filled.taught:,} of "
-            f"{filled.distinct:,} {modality}s are kept",
-            where=str(store.path),
-            remedy="Run the same command again to go on.",
-            number=signals.number,
-        )
+    signals.check(
+        f"teaching was stopped by {signals.name}; the vectors of {filled.present + filled.taught:,} of "
+        f"{filled.distinct:,} {modality}s are kept",
+        store.path,
+    )
     if filled.absent == filled.distinct > 0:
         raise DataError(
             f"it has nothing for any of the {filled.distinct:,} {modality}s",

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
+from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.lessons import copied
 from distilvec.flow.prepare import open_corpus, require
 from distilvec.flow.ray.ledger import Ledger
@@ -214,19 +214,10 @@ class _Teaching:
 
 
 def _waited(ray: Any, reference: Any, signals: StopSignals) -> Any:
-    """Return what a worker gives back.
-
-    Raises:
-        Interrupted: a signal came first.
-    """
+    """Return what a worker gives back, unless a signal comes first."""
     try:
         while not ray.wait([reference], timeout=_POLL_SECONDS)[0]:
-            if signals.number is not None:
-                raise Interrupted(
-                    f"{signals.name} came before teaching began",
-                    remedy="Run the same command again.",
-                    number=signals.number,
-                )
+            signals.check(f"{signals.name} came before teaching began", remedy="Run the same command again.")
         return ray.get(reference)
     except Exception as error:
         raise _explained(error) from error
