@@ -23,7 +23,7 @@ from distilvec.flow.judge import (
     FEWEST_HELD_OUT,
     TASK,
     answers_alike,
-    knows_tasks,
+    compared_models,
     predictor_of,
     supervises,
     task_score,
@@ -35,17 +35,7 @@ from distilvec.flow.prepare import Prepared, Teachers, judging_tasks, later_star
 from distilvec.flow.settle import settle
 from distilvec.flow.start import FOLDER, start_key
 from distilvec.flow.variants import changed, slug
-from distilvec.judging import (
-    FREE,
-    TRAINED,
-    UNTRAINED,
-    CachedEncoder,
-    NeighbourTask,
-    RidgeMapped,
-    Score,
-    agreement,
-    judge,
-)
+from distilvec.judging import TRAINED, CachedEncoder, NeighbourTask, Score, agreement, judge
 from distilvec.judging.automatic import halves
 from distilvec.judging.tasks import JudgingTask
 from distilvec.recipe import Recipe, given
@@ -233,31 +223,16 @@ class Bench:
 
     def _judge_baselines(self, one: Prepared, lessons: Lessons, trained: Trained) -> None:
         """Judge them once, with the first run's student before training."""
-        file, recipe, first, fitted = self.baseline_file, one.recipe, lessons.first, trained.fitted
+        file, recipe, fitted = self.baseline_file, one.recipe, trained.fitted
         names = [task.name for task in self.tasks] + ([TASK] if supervises(recipe) else [])
         if read_record(file).get("tasks") == names:
             return
-        untrained = CachedEncoder(one.start.open())
-        models: dict[str, Any] = {}
-        teacher = None if first is None else first.teacher
-        if first is not None and teacher is not None:
-            encoder = first.encoder(one.corpus)
-            if knows_tasks(first, encoder, self.tasks):
-                models[teacher.card.name] = encoder
-        models[UNTRAINED] = untrained
-        if fitted.free_map and one.corpus.kind.embeds:
-            models[FREE] = RidgeMapped(untrained, fitted.free_map[0])
-        judged = self._judged(models)
-        if (
-            teacher is not None
-            and teacher.card.name in judged
-            and teacher.head is not None
-            and supervises(recipe)
-            and fitted.task is not None
-            and fitted.task.head is not None
-            and answers_alike(teacher.head, fitted.task.head, teacher.card.name)
-        ):
-            judged[teacher.card.name] |= task_score(recipe, predictor_of(teacher))
+        first = lessons.taught[:1]
+        judged = self._judged(compared_models(first, one.corpus, self.tasks, one.start.open(), fitted))
+        head = fitted.task.head if fitted.task is not None and supervises(recipe) else None
+        for teacher in [each.teacher for each in first if each.teacher.card.name in judged]:
+            if head is not None and teacher.head is not None and answers_alike(teacher.head, head, teacher.card.name):
+                judged[teacher.card.name] |= task_score(recipe, predictor_of(teacher))
         scores = {
             model: {task: score.to_dict(outputs=True) for task, score in by_task.items()}
             for model, by_task in judged.items()

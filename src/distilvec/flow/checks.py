@@ -42,8 +42,8 @@ def check(prepared: Prepared, student: SentenceTransformer) -> None:
 
     Raises:
         DistilvecError: the corpus' labels are of another kind than the task, or say of pairs what the method ignores;
-            a teacher's store is another teacher's, `training.best` names nothing that will be measured, the method
-            cannot work with the student or the teachers, or training would refuse its arguments.
+            `training.best` names nothing that will be measured, the method cannot work with the student or the
+            teachers, or training would refuse its arguments.
         DataError: a labelled file of the task that is not there, has no usable row, or a label that the corpus lacks.
     """
     recipe, corpus, needs = prepared.recipe, prepared.corpus, prepared.needs
@@ -56,7 +56,6 @@ def check(prepared: Prepared, student: SentenceTransformer) -> None:
             remedy="Leave it out.",
         )
     _check_prompts(prepared, student)
-    _check_stores(prepared)
     measured = _measured(prepared)
     if recipe.training.best is not None:
         _check_best(recipe.training.best.removeprefix("eval_"), measured)
@@ -138,14 +137,6 @@ def _check_answers(recipe: Recipe, corpus: Corpus) -> None:
             where="corpus.label",
             remedy="Leave out the pairs that are not alike, and the key label.",
         )
-
-
-def _check_stores(prepared: Prepared) -> None:
-    """Check that no store of a teacher's name is another teacher's, or of another shape."""
-    for section, teacher in zip(prepared.recipe.teachers, prepared.teachers.each, strict=True):
-        folder = prepared.place / "stores" / section.name
-        if (folder / "store.json").exists():
-            SignalStore.create(folder, teacher.card, teacher.card.width, section.storage)
 
 
 def check_scorers(recipe: Recipe, corpus: Corpus) -> None:

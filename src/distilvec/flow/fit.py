@@ -19,11 +19,10 @@ from distilvec import training
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError
 from distilvec.evenly import sampled_rows
-from distilvec.flow.lessons import Lessons, held_out, sources
+from distilvec.flow.lessons import Lessons, held_out
 from distilvec.flow.prepare import Prepared, fresh_method, fresh_task
 from distilvec.flow.teach import Taught
 from distilvec.judging.agreement import likeness
-from distilvec.methods.base import Method
 from distilvec.modules.layouts import has_head, has_kernels
 from distilvec.modules.pipeline import DOCUMENT, side_prompt
 from distilvec.modules.projection import flattened, is_identity
@@ -53,11 +52,6 @@ class Trained:
     student: SentenceTransformer
     fitted: training.Fitted
 
-    @property
-    def method(self) -> Method:
-        """The method, with its trained heads."""
-        return self.fitted.method
-
 
 def fit(prepared: Prepared, lessons: Lessons, *, resume: bool = False) -> Trained:
     """Train a fresh student.
@@ -75,8 +69,17 @@ def fit(prepared: Prepared, lessons: Lessons, *, resume: bool = False) -> Traine
     for teacher, section in zip(prepared.teachers.each, recipe.teachers, strict=True):
         if not section.live:
             teacher.rest()
+    settings = training.TrainingSettings(
+        recipe.training,
+        recipe.optimizer,
+        prepared.output,
+        cache=prepared.place,
+        router_balance=prepared.section.router_balance,
+        remember=prepared.section.remember,
+        code=prepared.code,
+    )
     with adapted(recipe, student):
-        fitted = training.fit(student, method, _material(prepared, lessons, task), _settings(prepared), resume=resume)
+        fitted = training.fit(student, method, _material(prepared, lessons, task), settings, resume=resume)
     gc.collect()  # optimiser and gradients, which hold each other, before the student is opened once more
     return Trained(student, fitted)
 
@@ -84,28 +87,16 @@ def fit(prepared: Prepared, lessons: Lessons, *, resume: bool = False) -> Traine
 def _material(prepared: Prepared, lessons: Lessons, task: Task | None) -> training.Material:
     """Return what the student learns from."""
     corpus = prepared.corpus
+    rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
     return training.Material(
         corpus,
         [each.info_on(corpus) for each in lessons.taught],
-        sources(prepared, lessons, task),
+        [each.source(corpus, rows, prepared.place, task) for each in lessons.taught],
         needs=prepared.needs,
         task=task,
         scores=lessons.scores,
         lookup=store_lookup([each.store for each in lessons.taught]),
         evaluate=corpus.kind.metrics(prepared.recipe, held_out(corpus, lessons.first), task),
-    )
-
-
-def _settings(prepared: Prepared) -> training.TrainingSettings:
-    """Return how the recipe wants it trained."""
-    return training.TrainingSettings(
-        prepared.recipe.training,
-        prepared.recipe.optimizer,
-        prepared.output,
-        cache=prepared.place,
-        router_balance=prepared.section.router_balance,
-        remember=prepared.section.remember,
-        code=prepared.code,
     )
 
 
@@ -139,7 +130,7 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
         DistilvecError: the student is to live in the teacher's space, and the method has no map into it.
         EnvironmentProblem: the disk is full or the place cannot be written; what lay there is as it was.
     """
-    student, method, section = trained.student, trained.method, prepared.section
+    student, method, section = trained.student, trained.fitted.method, prepared.section
     kept = None
     if section.interpolate:
         student = interpolated(prepared.start.open(), student, section.interpolate)

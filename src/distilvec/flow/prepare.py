@@ -25,6 +25,7 @@ from distilvec.kinds.base import find_kind
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.contract import check_needs
 from distilvec.recipe import Recipe, StudentSection, given
+from distilvec.store import SignalStore
 from distilvec.students.output import StudentInfo
 from distilvec.teachers import Reading, Teacher, TeacherInfo
 from distilvec.teachers.signals import Wanted
@@ -32,8 +33,6 @@ from distilvec.teachers.table import open_teacher
 
 if TYPE_CHECKING:
     from distilvec.tasks.base import Task
-
-    pass
 
 logger = logging.getLogger(__name__)
 #: What each command must find in a recipe, "or" of two.
@@ -87,11 +86,6 @@ def open_corpus(recipe: Recipe) -> Corpus:
     return corpus if recipe.items is None else corpus.taken_as(find_kind(recipe.items))
 
 
-def separator_of(recipe: Recipe) -> str | None:
-    """Return what stands between prompt and answer, if the student is to write; else None."""
-    return recipe.task.separator if recipe.task is not None else None
-
-
 def named_tasks(recipe: Recipe) -> list[JudgingTask]:
     """Load what the recipe names to judge students by."""
     if not recipe.judging.tasks:
@@ -140,18 +134,27 @@ def combines(recipe: Recipe) -> bool:
     return recipe.combine != "separate" and len(recipe.teachers) > 1
 
 
+def reading_of(recipe: Recipe, corpus: Corpus) -> Reading:
+    """Return what the recipe's teachers are opened for."""
+    components = recipe.corpus.components if recipe.corpus else "largest"
+    return Reading(corpus.modality, components, recipe.task.separator if recipe.task else None)
+
+
 def open_teachers(recipe: Recipe, corpus: Corpus) -> Teachers:
     """Open the teachers of a recipe.
 
     Raises:
         DistilvecError: a teacher cannot be opened or read the corpus' items, pairs are read as one item each and a
-            teacher is given plain texts, teachers of different widths are to be averaged, or a teacher has a prompt
-            and the corpus another.
+            teacher is given plain texts, teachers of different widths are to be averaged, a teacher has a prompt
+            and the corpus another, or the store of its name is another teacher's.
     """
     _check_joint(recipe)
-    components = recipe.corpus.components if recipe.corpus else "largest"
-    reading = Reading(corpus.modality, components, separator_of(recipe))
+    reading = reading_of(recipe, corpus)
     opened = [open_teacher(section, reading) for section in recipe.teachers]
+    for section, teacher in zip(recipe.teachers, opened, strict=True):
+        store = recipe.place / "stores" / section.name
+        if (store / "store.json").exists():
+            SignalStore.create(store, teacher.card, teacher.card.width, section.storage)
     prompted = next((each.card.name for each in opened if each.card.prompt), None)
     if corpus.prompts and prompted is not None:
         raise DistilvecError(
