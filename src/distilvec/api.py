@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -283,14 +283,9 @@ def choose(
         return start(recipe, keep=keep, **options)
 
 
-@contextlib.contextmanager
-def kept_or_temporary(output: str | Path | None) -> Iterator[str]:
+def kept_or_temporary(output: str | Path | None) -> AbstractContextManager[str]:
     """A folder that stays, or one that goes when it is left."""
-    if output is not None:
-        yield str(output)
-        return
-    with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as place:
-        yield place
+    return tempfile.TemporaryDirectory(prefix="distilvec-plan-") if output is None else nullcontext(str(output))
 
 
 @at_work
@@ -320,6 +315,7 @@ def evaluate(
     from distilvec.judging import judge
     from distilvec.judging.encoder import is_sentence_transformer
     from distilvec.modules.invariance import warn_of_batches
+    from distilvec.modules.writing import open_writer
 
     output = None if output is None else Path(home(str(output)))
     if output is not None:
@@ -327,7 +323,8 @@ def evaluate(
     chosen = read_tasks(tasks)
     opened: Any = model
     if isinstance(model, str | Path):
-        opened = _writer(model) if chosen and all(task.kind == "generation" for task in chosen) else load(model)
+        writes = bool(chosen) and all(task.kind == "generation" for task in chosen)
+        opened = open_writer(model).eval() if writes else load(model)
     called = name or (Path(model).resolve().name if isinstance(model, str | Path) else "model") or "model"
     if is_sentence_transformer(opened):
         warn_of_batches(opened, called)
@@ -337,13 +334,6 @@ def evaluate(
     if output is not None:
         write_text(output, json.dumps(judgement.to_dict(outputs=True)) + "\n")
     return judgement
-
-
-def _writer(model: str | Path) -> SentenceTransformer:
-    """Any causal language model."""
-    from distilvec.modules.writing import open_writer
-
-    return open_writer(model).eval()
 
 
 def _keep_results(tasks: Sequence[Any], folder: Path, name: str, model: Any) -> None:

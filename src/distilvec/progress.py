@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from distilvec.words import per, rough_duration
 
@@ -24,16 +24,6 @@ T = TypeVar("T")
 logger = logging.getLogger("distilvec")
 _CLEAR = "\r\x1b[2K"
 _BAR = 24
-
-
-class Screen(Protocol):
-    """A display of progress; `every` is the seconds between two updates."""
-
-    every: float
-
-    def show(self, line: WorkState) -> None:
-        """Show a line instead of the one before it, or after it if that was the last one of its work."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -60,16 +50,18 @@ class WorkState:
 
 
 class _Plain:
-    """Writes a line to stderr every half minute."""
+    """Writes a line to stderr every half minute; the other screens are made like it."""
 
+    #: Seconds between two updates.
     every = 30.0
 
     def show(self, line: WorkState) -> None:
+        """Show a line instead of the one before it, or after it if that was the last one of its work."""
         if line.kept or not line.last:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
-class _Terminal:
+class _Terminal(_Plain):
     """Draws a bar with rich, always on the last line of the terminal.
 
     Not with rich's own live display: that starts a thread and hides the cursor, which forked workers and a killed
@@ -104,7 +96,7 @@ class _Terminal:
         return drawn.get().rstrip("\n")
 
 
-class _Notebook:
+class _Notebook(_Plain):
     """Updates one display of a notebook's cell: a line for each finished stage, and the current one."""
 
     every = 0.5
@@ -126,7 +118,7 @@ class _Notebook:
 
 
 _stage: ContextVar[str] = ContextVar("stage", default="")
-_screen: ContextVar[Screen | None] = ContextVar("screen", default=None)
+_screen: ContextVar[_Plain | None] = ContextVar("screen", default=None)
 
 
 def _in_notebook() -> bool:
@@ -134,7 +126,7 @@ def _in_notebook() -> bool:
     return hasattr(shell, "kernel")
 
 
-def _open_screen() -> Screen:
+def _open_screen() -> _Plain:
     if _in_notebook():
         return _Notebook()
     return _Terminal() if sys.stderr.isatty() else _Plain()
@@ -196,7 +188,7 @@ def stages(count: int) -> Iterator[Callable[[str], None]]:
         number += 1
         _stage.set(f"stage {number} of {count}: ")
         screen = _screen.get() or _open_screen()
-        if not _quiet() and not isinstance(screen, _Plain):
+        if not _quiet() and type(screen) is not _Plain:
             screen.show(WorkState(_stage.get() + name, 0, 1))
 
     try:

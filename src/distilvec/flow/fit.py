@@ -17,7 +17,6 @@ from torch import nn
 
 from distilvec import training
 from distilvec.corpus import Corpus
-from distilvec.errors import DistilvecError
 from distilvec.evenly import sampled_rows
 from distilvec.flow.lessons import Lessons, held_out
 from distilvec.flow.prepare import Prepared, fresh_method, fresh_task
@@ -139,17 +138,9 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
         from distilvec.students import fold_head
 
         kept = fold_head(student, prepared.corpus.texts(sampled_rows(prepared.corpus.train_rows, FOLDING)))
-    head = None
-    if section.space == "teacher":
-        head = method.teacher_map()
-        if head is None:
-            raise DistilvecError(
-                f'method "{method.name}" has no linear map into one teacher\'s space',
-                where="student.space",
-                remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas) and one teacher.",
-            )
-        if section.interpolate and trained.fitted.free_map:
-            head = _interpolated_map(trained.fitted.free_map[0], head, section.interpolate)
+    head = method.teacher_map() if section.space == "teacher" else None
+    if head is not None and section.interpolate and trained.fitted.free_map:
+        head = _interpolated_map(trained.fitted.free_map[0], head, section.interpolate)
     first, task = lessons.first, trained.fitted.task
     normalized = first is not None and bool(first.teacher.card.normalized)
     if head is not None and first is not None and normalized:

@@ -253,31 +253,19 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         if self.student.space != "teacher":
             return
         self._check_router()
-        if self.teachers and not several and method.has_map and not method.prefixes:
-            return
-        place = "student.space"
-        if not self.teachers:
-            raise DistilvecError(
-                "there is no teacher whose space it could live in", where=place, remedy="Use space: own, or add one."
-            )
-        if several:
-            raise DistilvecError(
-                f"{len(self.teachers)} teachers have a space each, and a student cannot live in all of them",
-                where=place,
-                remedy="Use space: own, one teacher, or combine: concatenate.",
-            )
-        if method.prefixes:
-            raise DistilvecError(
-                f'method "{self.method.name}" trains prefixes of the student\'s own vector, and space: teacher puts a '
-                "map behind that vector, which mixes them",
-                where=place,
-                remedy="Use space: own, or leave matryoshka out.",
-            )
-        raise DistilvecError(
-            f'method "{self.method.name}" has no linear map into its teacher\'s space',
-            where=place,
-            remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas, distilcse).",
-        )
+        mixed = "trains prefixes of the student's own vector, and space: teacher puts a map behind it, which mixes them"
+        for wrong, what, instead in (
+            (not self.teachers, "there is no teacher whose space it could live in", "add one"),
+            (several, f"each of {len(self.teachers)} teachers has a space", "one teacher, or combine: concatenate"),
+            (method.prefixes, f'method "{self.method.name}" {mixed}', "leave matryoshka out"),
+            (
+                not method.has_map,
+                f'method "{self.method.name}" has no linear map into its teacher\'s space',
+                "a method with a map (leaf, cosine, mse, talas, distilcse)",
+            ),
+        ):
+            if wrong:
+                raise DistilvecError(what, where="student.space", remedy=f"Use space: own, or {instead}.")
 
     def _check_router(self) -> None:
         """Refuse a router whose side of the documents could not be saved."""
