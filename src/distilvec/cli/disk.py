@@ -82,9 +82,6 @@ def pieces(folder: str | Path) -> list[Piece]:
 
     Folders are known by their manifests, and files of a store by their names; what distilvec did not write is not
     listed.
-
-    Raises:
-        DistilvecError: there is no such folder.
     """
     root = Path(folder)
     if not root.is_dir():

@@ -65,11 +65,7 @@ Output = Annotated[
 
 
 def integers(text: str | None, option: str, example: str) -> list[int] | None:
-    """Integers from 1 between commas, as an option names them; None where it does not.
-
-    Raises:
-        DistilvecError: something else stands there.
-    """
+    """Integers from 1 between commas, as an option names them; None where it does not."""
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]

@@ -28,11 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def write_batch_files(recipe: Recipe, folder: Path) -> list[str]:
-    """Write `NAME-1.jsonl` ... with requests for what each service's store lacks, asking nobody; a line on each file.
-
-    Raises:
-        DistilvecError: no teacher of the recipe is a service.
-    """
+    """Write `NAME-1.jsonl` ... with requests for what services' stores lack, asking nobody; a line on each file."""
     said = []
     for section, corpus, place, store in _services(recipe):
         prompted = ((section.prompt or "") + text for text in lacking_texts(corpus, store))

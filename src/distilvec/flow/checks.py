@@ -38,14 +38,7 @@ FEWEST_TRAINED = 40
 
 
 def check(prepared: Prepared, student: SentenceTransformer) -> None:
-    """Check that a run can be done, as far as recipe, corpus, untrained student and teachers tell.
-
-    Raises:
-        DistilvecError: the corpus' labels are of another kind than the task, or say of pairs what the method ignores;
-            `training.best` names nothing that will be measured, the method cannot work with the student or the
-            teachers, or training would refuse its arguments.
-        DataError: a labelled file of the task that is not there, has no usable row, or a label that the corpus lacks.
-    """
+    """Check that a run can be done, as far as recipe, corpus, untrained student and teachers tell."""
     recipe, corpus, needs = prepared.recipe, prepared.corpus, prepared.needs
     if recipe.task is not None:
         corpus.kind.check_files(recipe, corpus)
@@ -143,10 +136,6 @@ def check_scorers(recipe: Recipe, corpus: Corpus) -> None:
     """Check, before teachers are asked (and paid), that the scorers can be.
 
     A model is opened for a moment, off the teacher's device: its weights would lie beside the teacher's in memory.
-
-    Raises:
-        DistilvecError: the corpus has single texts, a scorer cannot be had, or its store is another scorer's.
-        DataError: a table has no score for any of the corpus' pairs.
     """
     if not recipe.scorers:
         return

@@ -117,12 +117,7 @@ def _licence(stated: Sequence[str | None]) -> str | None:
 
 
 def name_of_store(teacher: CombinedTeacher, stores: Sequence[Path], dtype: str) -> str:
-    """The folder's name: another one where teachers or weights change, or where a store of theirs was made anew.
-
-    Args:
-        stores: those of the teachers.
-        dtype: of the combined one.
-    """
+    """The folder's name: another one where teachers or weights change, or where a store of theirs was made anew."""
     made = [(read_identity(store), read_format(store).dtype) for store in stores]
     known = any(identity for identity, _ in made)
     digest = fingerprint(teacher.card.fingerprint, made, dtype) if known else teacher.card.fingerprint
@@ -137,17 +132,7 @@ def combine(
     dtype: str,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[CombinedTeacher, SignalStore, FillReport, TeacherReport]:
-    """The combined teacher of taught ones, with a store of its own made from theirs; nothing is encoded again.
-
-    Args:
-        stores: where stores lie.
-        dtype: of the store.
-
-    Raises:
-        DistilvecError: as `CombinedTeacher`.
-        EnvironmentProblem: the disk is full.
-        Interrupted: Ctrl-C or SIGTERM; what was combined is kept.
-    """
+    """The combined teacher of taught ones, with a store of its own made from theirs; nothing is encoded again."""
     teacher = CombinedTeacher([each.teacher for each in taught], [each.weight for each in taught], how)
     folder = stores / name_of_store(teacher, [each.store.path for each in taught], dtype)
     store = SignalStore.create(folder, teacher.card, teacher.card.width, dtype)

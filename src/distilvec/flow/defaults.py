@@ -35,9 +35,6 @@ def with_defaults(recipe: Recipe, corpus: Corpus, *, choose_method: bool = True)
 
     Returns:
         A recipe without open settings, whose `chosen` says what was filled in and why.
-
-    Raises:
-        DistilvecError: no student of about the wanted size can be cut out of the teacher.
     """
     if not is_open(recipe):
         return recipe

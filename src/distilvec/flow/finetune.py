@@ -166,11 +166,7 @@ def _student(
 
 
 def _columns(task: Kind, text: str | Sequence[str] | None) -> str | list[str]:
-    """The text columns.
-
-    Raises:
-        DistilvecError: more or fewer than the task reads, or a model that is to write.
-    """
+    """The text columns."""
     if task == "generation":
         raise DistilvecError(
             "a model that writes is fine-tuned by a recipe",
@@ -189,11 +185,7 @@ def _columns(task: Kind, text: str | Sequence[str] | None) -> str | list[str]:
 
 
 def _measured(recipe: Recipe, rows: int) -> Recipe:
-    """The recipe, in which with validation data an evaluation per epoch chooses the best checkpoint.
-
-    Raises:
-        DistilvecError: keys that make no sense for a fine-tuning.
-    """
+    """The recipe, in which with validation data an evaluation per epoch chooses the best checkpoint."""
     training, task = recipe.training, given(recipe.task, "task")
     if task.validation is None:
         asked = [key for key in ("best", "evaluate_every", "patience") if getattr(training, key) is not None]
@@ -301,11 +293,7 @@ def _scores(done: Run, files: Mapping[str, Examples]) -> dict[str, Any]:
 
 
 def _keep(done: Run, target: Path, record: Mapping[str, Any]) -> None:
-    """Put the model where it belongs, with record and report.
-
-    Raises:
-        EnvironmentProblem: it cannot be written.
-    """
+    """Put the model where it belongs, with record and report."""
     student = done.folder / "student"
     try:
         write_record(student / "task" / RECORD, record)

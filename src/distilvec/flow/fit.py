@@ -57,10 +57,6 @@ def fit(prepared: Prepared, lessons: Lessons, *, resume: bool = False) -> Traine
 
     Args:
         resume: continue from the newest checkpoint, if there is one.
-
-    Raises:
-        DistilvecError: whatever training refuses.
-        Interrupted: Ctrl-C or SIGTERM, after a checkpoint is saved.
     """
     recipe, corpus = prepared.recipe, prepared.corpus
     student = prepared.start.open()
@@ -124,10 +120,6 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
 
     Returns:
         If a head was folded, the mean cosine of the linear map's vectors to the head's; else None.
-
-    Raises:
-        DistilvecError: the student is to live in the teacher's space, and the method has no map into it.
-        EnvironmentProblem: the disk is full or the place cannot be written; what lay there is as it was.
     """
     student, method, section = trained.student, trained.fitted.method, prepared.section
     kept = None

@@ -276,11 +276,7 @@ def overlap_of(recipe: Recipe, corpus: Corpus, tasks: Sequence[JudgingTask]) -> 
 
 
 def choice_notes(recipe: Recipe, output: Path, tasks: Sequence[JudgingTask]) -> list[str]:
-    """Say what the report measures on items that the student was chosen by, and what was not compared with the corpus.
-
-    Args:
-        output: the run's folder, with what `student: auto` wrote.
-    """
+    """Say what is measured on items that the student was chosen by, and what was not compared with the corpus."""
     notes, chosen = [], _chosen_by(recipe, output)
     if seen := sorted((chosen or set()) & {task.name for task in tasks}):
         notes.append(f"The student was chosen (student: auto) with the test items of {', '.join(seen)} in view.")

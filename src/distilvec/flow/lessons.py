@@ -55,11 +55,7 @@ class Lessons:
 
 
 def teach(prepared: Prepared) -> Lessons:
-    """Fill the stores of all teachers and scorers with what they lack.
-
-    Raises:
-        Interrupted: Ctrl-C or SIGTERM; all that was encoded or scored is kept.
-    """
+    """Fill the stores of all teachers and scorers with what they lack."""
     recipe, corpus = prepared.recipe, prepared.corpus
     taught = fill_stores(recipe, corpus, prepared.teachers, prepared.wanted)
     if not prepared.needs.scores:

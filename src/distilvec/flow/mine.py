@@ -44,13 +44,7 @@ SAVED = "mining.yaml"
 
 
 def mine_recipe(recipe: Recipe) -> Mined:
-    """Mine the corpus of a recipe; killed and started again, it goes on where it was.
-
-    Raises:
-        DistilvecError: a corpus without pairs, no teacher, another mining at work in this folder, or whatever teaching
-            raises.
-        Interrupted: Ctrl-C or SIGTERM; the blocks that are done are kept.
-    """
+    """Mine the corpus of a recipe; killed and started again, it goes on where it was."""
     require(recipe, "mine")
     folder = claim(recipe.output)
     work = folder / "mining"
@@ -126,7 +120,7 @@ def _on_neither_side(corpus: Corpus) -> list[int]:
 
 
 class SearchCost(NamedTuple):
-    """The estimated cost of a mining: queries, documents, products of two vectors, and seconds on this machine."""
+    """The estimated cost of a mining; `products` are of two vectors, `seconds` on this machine."""
 
     queries: int
     documents: int
@@ -205,11 +199,7 @@ def _mine(
 def _blocks(
     recipe: Recipe, side: Side, number: int, work: Path, signals: StopSignals, ticker: Ticker, so_far: tuple[int, int]
 ) -> Iterator[tuple[int, np.ndarray, Chosen]]:
-    """Start, queries and negatives of every block of a side, from the work folder where it is there already.
-
-    Raises:
-        Interrupted: a signal came.
-    """
+    """Start, queries and negatives of every block of a side, from the work folder where it is there already."""
     chooser = Chooser(side.documents, recipe.mining)
     before, total = so_far
     for start, chosen in _parts(recipe, side):

@@ -92,9 +92,6 @@ def take_output(place: OutputPlace, recipe: Recipe, resume: bool, data: dict[str
     Args:
         data: tells this corpus, and a method that is not ours, from another: under an equal recipe, a run of another
             corpus is another run.
-
-    Raises:
-        DistilvecError: a run of a method's earlier code is to be resumed.
     """
     out, saved = place.out, place.out / "recipe.yaml"
     if resume and data is not None:

@@ -49,11 +49,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 
 
 def require(recipe: Recipe, command: str) -> None:
-    """Check that the recipe names what a command needs, before anything is read.
-
-    Raises:
-        DistilvecError: naming the section that is missing.
-    """
+    """Check that the recipe names what a command needs, before anything is read."""
     given(recipe.corpus, "corpus")
     recipe.kind.check_recipe(recipe, command)  # first, as it may refuse what is asked for next
     for key in REQUIRED[command]:
@@ -141,13 +137,7 @@ def reading_of(recipe: Recipe, corpus: Corpus) -> Reading:
 
 
 def open_teachers(recipe: Recipe, corpus: Corpus) -> Teachers:
-    """Open the teachers of a recipe.
-
-    Raises:
-        DistilvecError: a teacher cannot be opened or read the corpus' items, pairs are read as one item each and a
-            teacher is given plain texts, teachers of different widths are to be averaged, a teacher has a prompt
-            and the corpus another, or the store of its name is another teacher's.
-    """
+    """Open the teachers of a recipe."""
     _check_joint(recipe)
     reading = reading_of(recipe, corpus)
     opened = [open_teacher(section, reading) for section in recipe.teachers]
@@ -194,11 +184,7 @@ def _check_joint(recipe: Recipe) -> None:
 
 
 def make_start(recipe: Recipe, corpus: Corpus, teachers: Teachers) -> Start:
-    """Make the untrained student in the output folder, or find it there.
-
-    Raises:
-        DistilvecError: it cannot be made, or it is a table of word vectors and the method is on layers.
-    """
+    """Make the untrained student in the output folder, or find it there."""
     _refuse_table(recipe, teachers)
     claim(recipe.output)  # teaching may come first, and a run takes no folder with files of unknown origin
     start: Start = corpus.kind.start(recipe, corpus)

@@ -50,11 +50,7 @@ class QueryDocuments:
 
     @classmethod
     def of(cls, corpus: Corpus, rows: np.ndarray | None = None) -> QueryDocuments:
-        """Those of a corpus, or of some of its rows.
-
-        Raises:
-            DistilvecError: it has single texts.
-        """
+        """Those of a corpus, or of some of its rows."""
         if corpus.groups is None or corpus.roles is None:
             raise DistilvecError(
                 "scorers judge queries and documents, and the corpus has single texts",
@@ -95,11 +91,7 @@ def _keys(corpus: Corpus, *sides: np.ndarray) -> np.ndarray:
 def score_one(
     section: ScorerSection, scorer: Scorer, pairs: QueryDocuments, stores: Path, shard: tuple[int, int] | None = None
 ) -> ScoredCorpus:
-    """Fill the store of one scorer with what it lacks for these pairs.
-
-    Raises:
-        Interrupted: Ctrl-C or SIGTERM; all that was scored is kept.
-    """
+    """Fill the store of one scorer with what it lacks for these pairs."""
     store = SignalStore.create(stores / section.name, scorer.card, 1, STORAGE)
     store.verify(changed=True)
     ticker = Ticker(f"scoring with {section.name}", "pairs")
@@ -119,11 +111,7 @@ def score_one(
 
 
 def check_gaps(section: ScorerSection, scored: ScoredCorpus) -> None:
-    """Warn of scores that are about no pair, once all pairs of a corpus were asked about.
-
-    Raises:
-        DataError: it has no score for any of them.
-    """
+    """Warn of scores that are about no pair, once all pairs of a corpus were asked about."""
     filled, scores = scored.filled, scored.scorer.scores
     if filled.distinct and filled.absent == filled.distinct:
         raise without_scores(section, filled.distinct)

@@ -113,11 +113,7 @@ class Taught:
 
 
 def class_order(teacher: Teacher, wanted: Wanted, task: Task | None) -> np.ndarray | None:
-    """Column of the teacher's logits for each class of the task; None where it has none, or nobody asks.
-
-    Raises:
-        DistilvecError: it has other classes, and the method does not sort them.
-    """
+    """Column of the teacher's logits for each class of the task; None where it has none, or nobody asks."""
     labels = None if teacher.head is None else teacher.head.labels
     if task is None or task.head is None or task.head.labels is None or labels is None or not wanted.logits:
         return None
@@ -157,9 +153,6 @@ def teach_one(
     Args:
         teacher: the section's, where it is open already.
         wanted: signals besides sentence vectors; not stored where the section says `live`.
-
-    Raises:
-        Interrupted: Ctrl-C or SIGTERM; the batch is finished and all that was encoded is kept.
     """
     teacher = open_teacher(section, Reading(corpus.modality)) if teacher is None else teacher
     seen, store = open_store(section, corpus, stores, teacher)
@@ -174,11 +167,7 @@ def teach_one(
 def open_store(
     section: TeacherSection, corpus: Corpus, stores: Path, teacher: Teacher
 ) -> tuple[TeacherReport, SignalStore]:
-    """Return what is seen of a teacher beforehand, and its store, made where there is none and checked for damage.
-
-    Raises:
-        DistilvecError: float32 is asked for, and the store's vectors were computed in less.
-    """
+    """Return what is seen of a teacher beforehand, and its store, made where there is none and checked for damage."""
     texts = corpus.teacher_texts(sampled_rows(corpus.train_rows, 256))
     folder = stores / section.name
     held = held_precision(folder)
@@ -252,12 +241,7 @@ def _stored(store: SignalStore, texts: LazyTexts, keys: np.ndarray) -> Iterator[
 def finish(
     section: TeacherSection, store: SignalStore, filled: FillReport, modality: str, signals: StopSignals
 ) -> None:
-    """Say so where teaching was stopped, or where there is nothing to learn from what was taught.
-
-    Raises:
-        Interrupted: a signal came.
-        DataError: there are no vectors, or all are the same.
-    """
+    """Say so where teaching was stopped, or where there is nothing to learn from what was taught."""
     signals.check(
         f"teaching was stopped by {signals.name}; the vectors of {filled.present + filled.taught:,} of "
         f"{filled.distinct:,} {modality}s are kept",

@@ -305,11 +305,7 @@ def opened_recipe(recipe: Recipe | str | Path, output: str | Path | None = None)
 
 
 def sized(student: Any, parameters: float | str | None) -> Any:
-    """The student's section; `parameters` are those of a student cut out of the teacher.
-
-    Raises:
-        DistilvecError: a student is named as well.
-    """
+    """The student's section; `parameters` are those of a student cut out of the teacher."""
     if parameters is None:
         return student
     if student is not None:

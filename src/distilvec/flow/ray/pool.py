@@ -82,21 +82,13 @@ def cluster(address: str | None, workers: int | None) -> Iterator[Any]:
 
 
 def _knock(address: str | None) -> None:
-    """Connect to host:port once: Ray itself would try for minutes.
-
-    Raises:
-        OSError: nobody answers.
-    """
+    """Connect to host:port once: Ray itself would try for minutes."""
     if address and "://" not in address and (port := address.rpartition(":")[2]).isdigit():
         socket.create_connection((address.rpartition(":")[0], int(port)), timeout=10).close()
 
 
 def pool_of(ray: Any, workers: int | None) -> Pool:
-    """Workers for a cluster: a GPU each where it has some, else two processors each.
-
-    Raises:
-        EnvironmentProblem: no machine of the cluster has a processor.
-    """
+    """Workers for a cluster: a GPU each where it has some, else two processors each."""
     nodes = [each for node in ray.nodes() if node["Alive"] and (each := node["Resources"]).get("CPU", 0) >= 1]
     if not nodes:
         raise EnvironmentProblem("no machine of the Ray cluster has a free processor", where="ray")

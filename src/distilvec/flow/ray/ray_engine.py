@@ -170,11 +170,7 @@ class _Teaching:
         return covered, sum(int(row["absent"]) for row in results)
 
     def _results(self, todo: np.ndarray, size: int, ledger: Any) -> Iterator[dict[str, Any]]:
-        """Yield the workers' report on each chunk.
-
-        Raises:
-            DistilvecError: the first that a worker met.
-        """
+        """Yield the workers' report on each chunk."""
         from ray.data import ActorPoolStrategy, DataContext, from_items
 
         logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -196,11 +192,7 @@ class _Teaching:
             yield row
 
     def _check_visible(self, store: SignalStore, keys: np.ndarray, absent: int) -> None:
-        """See that this machine finds what the workers wrote.
-
-        Raises:
-            EnvironmentProblem: it does not, after a minute.
-        """
+        """See that this machine finds what the workers wrote."""
         end = time.monotonic() + _VISIBLE_SECONDS
         while (missing := int(lacking(store, self.work.place, keys).sum())) > absent:
             if time.monotonic() > end:

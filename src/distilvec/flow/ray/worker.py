@@ -67,11 +67,7 @@ def prepare(recipe: Recipe, corpus_folder: Path, fingerprint: str) -> list[Store
 
 
 def open_corpus(folder: Path, fingerprint: str) -> Corpus:
-    """The prepared corpus, as this machine sees it.
-
-    Raises:
-        DataError: it does not, or by now another one lies there.
-    """
+    """The prepared corpus, as this machine sees it."""
     try:
         return Corpus.open(folder, fingerprint)
     except DataError as error:

@@ -74,11 +74,7 @@ def open_image(item: str) -> Image.Image:
 
 
 def image_digest(item: str) -> str:
-    """The hex digest of an item's pixels.
-
-    Raises:
-        Problem: the item cannot be read.
-    """
+    """The hex digest of an item's pixels."""
     return digest(decode(_content(item)).image)
 
 
@@ -144,11 +140,7 @@ def _pixels(array: np.ndarray) -> np.ndarray:
 
 
 def decode(content: bytes) -> Decoded:
-    """The first picture of a file's bytes.
-
-    Raises:
-        Problem: why there is none.
-    """
+    """The first picture of a file's bytes."""
     if not content:
         raise Problem("empty file")
     if len(content) > MAX_BYTES:

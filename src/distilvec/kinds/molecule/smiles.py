@@ -34,11 +34,7 @@ def canonical_smiles(smiles: str, components: Components = "keep") -> str:
 
 
 def molecule_item(smiles: Any, components: Components) -> ReadItem:
-    """Return what a row holds, as an item; see `canonical_smiles`.
-
-    Raises:
-        Problem: it is no text, no valid molecule, too long, or made of several components that are to be rejected.
-    """
+    """Return what a row holds, as an item; see `canonical_smiles`."""
     if smiles is None:
         raise Problem("missing SMILES")
     if not isinstance(smiles, str):

@@ -201,9 +201,6 @@ def _present(output: Path, each: int) -> tuple[set[bytes], set[str]]:
 
     Half a line at its end, as a kill leaves it, is cut off, with the other questions of its text where there are
     `each`; a whole line without its end, as editors leave it, gets one.
-
-    Raises:
-        DataError: the file holds something else; it stays as it is.
     """
     content = output.read_bytes() if output.exists() else b""
     lines = content.splitlines(keepends=True)

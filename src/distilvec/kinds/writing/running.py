@@ -34,11 +34,7 @@ Items = list[tuple[str, str]]
 
 
 def check_writing(recipe: Recipe, command: str) -> None:
-    """Refuse a method that cannot teach a student to write, and a command that is about embedders.
-
-    Raises:
-        DistilvecError: naming the methods that can.
-    """
+    """Refuse a method that cannot teach a student to write, and a command that is about embedders."""
     if command in ("plan", "scale", "mine"):
         raise DistilvecError(
             f"{command} goes by vectors of texts, and the task is generation",
@@ -84,11 +80,7 @@ def read_items(recipe: Recipe, file: str) -> Items:
 
 
 def writing_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) -> list[JudgingTask]:
-    """Return what a student that writes is judged by: the named tasks and the task's test file, else held-out items.
-
-    Raises:
-        DistilvecError: a named task asks for vectors.
-    """
+    """Return what a student that writes is judged by: the named tasks and the task's test file, else held-out items."""
     task = given(recipe.task, "task")
     other = next((each for each in named if not isinstance(each, GenerationTask)), None)
     if other is not None:

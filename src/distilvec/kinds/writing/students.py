@@ -43,10 +43,6 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
     """Save the causal model and its tokenizer as a plain transformers folder, whole or not at all.
 
     What stands behind it in the pipeline (pooling, a method's head) is left out.
-
-    Raises:
-        DistilvecError: the folder holds something that is not a model.
-        EnvironmentProblem: the disk is full or the place cannot be written.
     """
     writer: Any = trained.student[0]
     with placed(folder) as partial:
