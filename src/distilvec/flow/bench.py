@@ -18,7 +18,6 @@ from distilvec.errors import DistilvecError, DivergedError, EnvironmentProblem
 from distilvec.evenly import sampled_rows
 from distilvec.files import read_record, write_record
 from distilvec.flow.fit import Trained, fit
-from distilvec.flow.identity import comparison_identity
 from distilvec.flow.judge import (
     FEWEST_HELD_OUT,
     TASK,
@@ -37,10 +36,13 @@ from distilvec.flow.start import FOLDER, start_key
 from distilvec.flow.variants import changed, slug
 from distilvec.judging import TRAINED, CachedEncoder, NeighbourTask, Score, agreement, judge
 from distilvec.judging.automatic import halves
+from distilvec.judging.identity import content_digest
 from distilvec.judging.tasks import JudgingTask
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.same_student import differences
+from distilvec.scorers.load import open_scorer
 from distilvec.tasks.predictor import Predictor
+from distilvec.teachers.cards import hash_files
 from distilvec.training.checkpoint import newest_checkpoint, other_code, read_state
 from distilvec.training.checks import companions_of
 
@@ -288,6 +290,31 @@ class Bench:
             )
         found: Callable[[Any], float] = prepared.corpus.kind.quality(self.tuned_on, lessons)
         return found
+
+
+def comparison_identity(recipe: Recipe, corpus: Corpus, teachers: Teachers, tasks: Sequence[JudgingTask]) -> str:
+    """32 hex digits, equal where corpus, teachers, scorers, untrained student, tasks and labelled files are equal.
+
+    To be asked before the teacher settles what is right in a task (`settle_tasks`).
+    """
+    section, task = given(recipe.student, "student"), recipe.task
+    folder = Path(section.model or "").expanduser()
+    files = [file for file in folder.rglob("*") if file.is_file()] if section.model and folder.is_dir() else []
+    if folder.is_file():  # of a pretrained network
+        folder, files = folder.parent, [folder]
+    seed = 0 if section.model else recipe.training.seed  # what is made by chance is another student with another
+    student = [hash_files(folder, files), start_key(section, recipe.teachers, corpus, seed)]
+    taught = [
+        recipe.combine,
+        *(
+            [teacher.card.fingerprint, each.weight]
+            for teacher, each in zip(teachers.each, recipe.teachers, strict=True)
+        ),
+    ]
+    labelled = [Path(file) for file in (task.validation, task.test) if file] if task is not None else []
+    supervised = None if task is None else task.model_dump(mode="json")
+    scorers = [open_scorer(each).card.fingerprint for each in recipe.scorers]
+    return content_digest([corpus.fingerprint, student, taught, scorers, list(tasks), supervised, labelled])
 
 
 def quality(corpus: Corpus, lessons: Lessons) -> Callable[[Any], float]:

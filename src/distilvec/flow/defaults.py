@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from distilvec import plain_yaml
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError
 from distilvec.flow.start import source_model
@@ -87,12 +88,8 @@ def training_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
 
 def _told(entry: Mapping[str, Any]) -> str:
     """A method and its options, as a line says them."""
-    options = ", ".join(f"{name}: {_shown(value)}" for name, value in entry.items() if name != "name")
-    return f"{entry['name']} ({options})" if options else str(entry["name"])
-
-
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    options = plain_yaml.flow({name: value for name, value in entry.items() if name != "name"})
+    return f"{entry['name']} ({options[1:-1]})" if options != "{}" else str(entry["name"])
 
 
 def is_open(recipe: Recipe) -> bool:

@@ -128,7 +128,7 @@ def _finetune(recipe: Recipe, target: Path, work: Path) -> None:
     """Run the recipe and put its model in place, unless an equal call did so."""
     files, model = _files(recipe), str(given(recipe.student, "student").model)
     digest = _digest(recipe, files)
-    if _is_done(target, digest):
+    if read_record(target / "task" / RECORD).get("digest") == digest:
         logger.info("%s is fine-tuned already, by an equal call; remove it to do it again", target)
         if folders.read(work).get("digest") == digest:  # that call was killed at its very end
             folders.remove_all(work)
@@ -255,11 +255,6 @@ def _digest(recipe: Recipe, files: Mapping[str, Examples]) -> str:
 
 
 # what is done
-
-
-def _is_done(target: Path, digest: str) -> bool:
-    """Tell whether an equal call finished this folder."""
-    return bool(read_record(target / "task" / RECORD).get("digest") == digest)
 
 
 def _run(recipe: Recipe, digest: str) -> Run:
