@@ -33,8 +33,6 @@ class WorkState:
     Attributes:
         title: stage and work, e.g. "stage 3 of 5: training".
         done, total: what the bar shows; without a bar if `total` is 0.
-        details: numbers done, rate, time left, loss.
-        last: whether the work is finished.
         kept: whether the last line stays on the screen.
     """
 
@@ -142,7 +140,6 @@ class Ticker:
     """Shows the progress of one piece of work; call it with what is done so far, and of how much if that is known.
 
     Args:
-        what: what is being done.
         unit: what is counted, plural.
         kept: whether the last line stays on the screen; not so of work that logs its results.
     """

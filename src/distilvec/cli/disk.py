@@ -61,8 +61,6 @@ class Piece:
 
     Attributes:
         kind: see `ABOUT`.
-        path: a folder, or a file.
-        size: in bytes.
         kept: why it stays even where its kind is to go: what a run or a teaching at work holds, checkpoints of an
             unfinished run, and leftovers so young that a process may still be writing them; empty otherwise.
         files: what goes with it: files that distilvec wrote, by their names and places. Links are none of them.

@@ -30,9 +30,9 @@ from distilvec.flow.judge import (
 from distilvec.flow.lessons import Lessons, ask_teacher, held_out, teach
 from distilvec.flow.output import output_folder
 from distilvec.flow.pin import SAVED
-from distilvec.flow.prepare import Prepared, Teachers, judging_tasks, later_start, make_start
+from distilvec.flow.prepare import Prepared, Teachers, judging_tasks, make_start
 from distilvec.flow.settle import settle
-from distilvec.flow.start import FOLDER, start_key
+from distilvec.flow.start import FOLDER, Start, start_key
 from distilvec.flow.variants import changed, slug
 from distilvec.judging import TRAINED, CachedEncoder, NeighbourTask, Score, agreement, judge
 from distilvec.judging.automatic import halves
@@ -57,9 +57,7 @@ class Bench:
     """The parts that all runs of a comparison share.
 
     Args:
-        recipe: of the comparison, with teachers and student.
         variants: name -> recipe.
-        corpus, teachers: opened.
         named: the tasks that the recipe names.
         tune: rates will be chosen; tasks made of held-out items are then made of the half that none is chosen on.
 
@@ -88,7 +86,13 @@ class Bench:
             self.tuned_on, judged = halves(corpus)
         self.tasks = compared_tasks(recipe, judged, named)
         if not self.tasks and not supervises(recipe):
-            raise _nothing_to_judge_on(corpus, halved=judged is not corpus)
+            halved = judged is not corpus
+            half = f": one half of the {len(corpus.holdout_rows)} held-out items chooses rates" if halved else ""
+            raise DistilvecError(
+                f"there is nothing to judge the methods on{half}",
+                where="corpus.holdout" if halved else "judging.tasks",
+                remedy="Name tasks, or hold out more texts (corpus.holdout), of which --tune takes half.",
+            )
         self.identity = comparison_identity(recipe, corpus, teachers, self.tasks)
         self.baseline_file = self.folder / "baselines" / f"{self.identity}.json"
         self.tried: dict[str, dict[float, float | None]] = {}
@@ -134,7 +138,9 @@ class Bench:
     def one(self, name: str, recipe: Recipe, place: Path) -> Prepared:
         """Return what one training learns, in a folder of its own, with a student of its own seed."""
         recipe = recipe.model_copy(update={"output": str(place)})
-        return replace(self.prepared[name], recipe=recipe, start=later_start(recipe, self.corpus, self.teachers))
+        # Made when it is first opened: of many trainings most are finished already.
+        start = Start(lambda: make_start(recipe, self.corpus, self.teachers).open())
+        return replace(self.prepared[name], recipe=recipe, start=start)
 
     def holds_for(self, one: Prepared) -> list[str]:
         """Return what a training's results hold for: its recipe, what is shared, the code of a user's own method."""
@@ -304,13 +310,8 @@ def comparison_identity(recipe: Recipe, corpus: Corpus, teachers: Teachers, task
         folder, files = folder.parent, [folder]
     seed = 0 if section.model else recipe.training.seed  # what is made by chance is another student with another
     student = [hash_files(folder, files), start_key(section, recipe.teachers, corpus, seed)]
-    taught = [
-        recipe.combine,
-        *(
-            [teacher.card.fingerprint, each.weight]
-            for teacher, each in zip(teachers.each, recipe.teachers, strict=True)
-        ),
-    ]
+    both = zip(teachers.each, recipe.teachers, strict=True)
+    taught = [recipe.combine, *([teacher.card.fingerprint, each.weight] for teacher, each in both)]
     labelled = [Path(file) for file in (task.validation, task.test) if file] if task is not None else []
     supervised = None if task is None else task.model_dump(mode="json")
     scorers = [open_scorer(each).card.fingerprint for each in recipe.scorers]
@@ -347,21 +348,6 @@ def compared_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask])
     if corpus.teacher_keys is not corpus.keys:  # as it was taught; it may not know the student's language
         task.teacher_texts = dict(zip(texts, corpus.teacher_texts(rows), strict=True))
     return [task]
-
-
-def _nothing_to_judge_on(corpus: Corpus, *, halved: bool) -> DistilvecError:
-    if not halved:
-        return DistilvecError(
-            "there is nothing to judge the methods on",
-            where="judging.tasks",
-            remedy="Name tasks in the recipe, or hold out more texts for the teacher's neighbours (corpus.holdout).",
-        )
-    return DistilvecError(
-        f"one half of the {len(corpus.holdout_rows)} held-out items chooses rates, and the other is too small to judge "
-        "on",
-        where="corpus.holdout",
-        remedy="Hold out a larger share, name tasks, or leave --tune out.",
-    )
 
 
 def _differing(saved: str, recipe: Recipe) -> list[str]:

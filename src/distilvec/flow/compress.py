@@ -57,8 +57,6 @@ def compress(
         calibration: other texts, for the range of int8 vectors.
         tasks: scored in every form.
         widths: prefixes; None = halves down to 32.
-        with_speed: whether to time the models.
-        trust_remote_code: whether code that comes with the student may run.
 
     Raises:
         DistilvecError: a prefix wider than the vectors, too few texts, or a task that cannot score the student.

@@ -56,7 +56,6 @@ def demo_recipe(
     """The demo as a recipe for `run`; its corpus and evaluation files are written below `output/data`.
 
     Args:
-        output: folder of the run.
         teacher, method, student: parts to swap; the student `static` is a table of the teacher's word vectors. What
             is not swapped is what any recipe gets that leaves it open.
         cross_tokenizer: train a student with its own byte-level BPE tokenizer.

@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 QUERIES, NEIGHBOURS = 4096, 1 << 20
 #: The recipe with the commits of what was mined, so that a mining that goes on reads the same.
 SAVED = "mining.yaml"
+#: Of the negatives of a block, as they are kept.
+_ARRAYS = ("numbers", "scores", "ranks", "positives")
 
 
 def mine_recipe(recipe: Recipe) -> Mined:
@@ -272,14 +274,7 @@ def _keep(file: Path, negatives: Chosen) -> None:
     """Write a block's negatives, whole or not at all."""
     taken = json.dumps([negatives.candidates, negatives.taken])
     with whole(file) as temporary, temporary.open("wb") as out:
-        np.savez(
-            out,
-            numbers=negatives.numbers,
-            scores=negatives.scores,
-            ranks=negatives.ranks,
-            positives=negatives.positives,
-            taken=taken,
-        )
+        np.savez(out, **{name: getattr(negatives, name) for name in _ARRAYS}, taken=taken)
 
 
 def _kept(file: Path) -> Chosen | None:
@@ -287,7 +282,6 @@ def _kept(file: Path) -> Chosen | None:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             candidates, taken = json.loads(str(arrays["taken"]))
-            numbers, scores, ranks, positives = (arrays[name] for name in ("numbers", "scores", "ranks", "positives"))
+            return Chosen(*(arrays[name] for name in _ARRAYS), Counter(taken), candidates)
     except Exception:  # damaged bytes lead numpy to errors of zipfile, too
         return None
-    return Chosen(numbers, scores, ranks, positives, Counter(taken), candidates)

@@ -30,7 +30,6 @@ class OutputPlace:
     """An output folder that a run may take.
 
     Attributes:
-        out: the folder.
         other: whether the run that is there is of another recipe, so that it is set aside.
         own: whether its recipe.yaml is the file that this recipe was read from.
         known: what tells the corpus of the run that is there from others; None without one.

@@ -105,7 +105,6 @@ class Teachers:
     """The opened teachers of a recipe, in its order.
 
     Attributes:
-        each: all of them; empty if the recipe names none.
         infos: what a method may know of each before it has taught.
         combined: what it may know of all as one; None unless they teach as one.
     """
@@ -189,11 +188,6 @@ def make_start(recipe: Recipe, corpus: Corpus, teachers: Teachers) -> Start:
     claim(recipe.output)  # teaching may come first, and a run takes no folder with files of unknown origin
     start: Start = corpus.kind.start(recipe, corpus)
     return start
-
-
-def later_start(recipe: Recipe, corpus: Corpus, teachers: Teachers) -> Start:
-    """The same, made when it is first opened: of many trainings most are finished already."""
-    return Start(lambda: make_start(recipe, corpus, teachers).open())
 
 
 def _refuse_table(recipe: Recipe, teachers: Teachers) -> None:

@@ -25,7 +25,6 @@ class StoredTeacher:
 
     Args:
         store: with vectors of it; None = it is asked for all.
-        modality: of the items.
         prompts: of the corpus, by name: a side that the teacher lacks is read behind the prompt of that name.
     """
 

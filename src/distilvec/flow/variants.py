@@ -28,9 +28,7 @@ class _ComparedRow:
     """One row of a comparison.
 
     Attributes:
-        name: of the method.
         told: what its label says of options, ":key=value".
-        options: of the method.
         changes: of the optimizer section.
         label: its own; None without one.
     """

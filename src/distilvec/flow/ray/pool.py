@@ -23,7 +23,6 @@ class Pool:
     """The number of workers, and the resources that each takes.
 
     Attributes:
-        size: workers.
         cpus: processors, and computing threads, of each.
         gpus: of each: 0, 1, or a fraction where workers share a GPU.
     """
