@@ -19,7 +19,7 @@ from distilvec import folders
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.sources import Part
 from distilvec.errors import DataError, DistilvecError
-from distilvec.files import locked, whole, write_text
+from distilvec.files import alone_in, whole, write_text
 from distilvec.flow.lessons import fill_stores
 from distilvec.flow.pin import pin
 from distilvec.flow.prepare import open_corpus, open_teachers, require
@@ -50,9 +50,7 @@ def mine_recipe(recipe: Recipe) -> Mined:
     require(recipe, "mine")
     folder = claim(recipe.output)
     work = folder / "mining"
-    with locked(folder / "mining.lock", wait=False) as alone:
-        if not alone:
-            raise DistilvecError("another process is mining in this folder", where=str(folder), remedy="Wait for it.")
+    with alone_in(folder, "mining.lock"):
         recipe = pin(recipe, folder / SAVED, mining=True)
         recipe = recipe.model_copy(update={"teachers": recipe.teachers[:1]})
         write_text(folder / SAVED, recipe.to_yaml())

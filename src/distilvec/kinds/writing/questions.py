@@ -18,7 +18,7 @@ from typing import Any
 from distilvec.corpus import read_corpus
 from distilvec.corpus.keys import content_key, folded
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.files import locked, writing
+from distilvec.files import alone_in, writing
 from distilvec.progress import Ticker
 
 #: Characters of a text that a model is shown, and tokens of a question.
@@ -108,11 +108,7 @@ def write_questions(
         ask = find_function(call)
     with tempfile.TemporaryDirectory(prefix="distilvec-questions-") as folder:
         corpus = read_corpus(source, folder, holdout=0.0, text=text, limit=limit)
-        with writing("file", output):
-            output.parent.mkdir(parents=True, exist_ok=True)
-        with locked(output.with_name(f"{output.name}.lock"), wait=False) as alone:
-            if not alone:
-                raise DistilvecError("another process writes into this file", where=str(output), remedy="Wait for it.")
+        with alone_in(output.parent, f"{output.name}.lock"):
             done, seen = _present(output, each)
             texts = [each for each in corpus.texts() if content_key(each) not in done]
             asker = _Model(model, each) if model is not None and texts else None
