@@ -84,8 +84,7 @@ def pieces(folder: str | Path) -> list[Piece]:
     root = Path(folder)
     if not root.is_dir():
         raise DistilvecError("there is no such folder", where=str(root), remedy="Give the output folder of a run.")
-    held: dict[Path, bool] = {}
-    found = [replace(piece, kept=IN_USE) if _in_use(piece.path, held) else piece for piece in _walk(root)]
+    found = [replace(piece, kept=IN_USE) if _in_use(piece.path) else piece for piece in _walk(root)]
     return sorted(found, key=lambda piece: str(piece.path))
 
 
@@ -170,15 +169,11 @@ def _remove(piece: Piece) -> None:
         raise DistilvecError(f"this cannot be removed ({error.strerror})", where=str(piece.path)) from error
 
 
-def _in_use(path: Path, held: dict[Path, bool]) -> bool:
-    """Tell whether a process holds a lock in this folder, or in one around it; `held` remembers the latter."""
-    around = path.absolute().parents
-    for folder in around:
-        if folder not in held:
-            held[folder] = any(is_locked(folder / name) for name in (RUN_LOCK, "teaching.lock"))
+def _in_use(path: Path) -> bool:
+    """Tell whether a process holds a lock in this folder, or in one around it."""
+    around = [folder / name for folder in path.absolute().parents for name in (RUN_LOCK, "teaching.lock")]
     own = [Path(entry.path) for entry in _scan(path) if entry.name.endswith(".lock")]
-    own.append(path.with_name(f"{path.name}.lock"))
-    return any(held[folder] for folder in around) or any(map(is_locked, own))
+    return any(map(is_locked, (*around, *own, path.with_name(f"{path.name}.lock"))))
 
 
 def _walk(folder: Path) -> Iterator[Piece]:

@@ -18,7 +18,7 @@ from distilvec.judging.verdict import too_few
 from distilvec.modules.invariance import warn_of_batches
 from distilvec.modules.pipeline import default_prompt, side_prompt
 from distilvec.modules.promised_tokens import ENDS_BARE, ends_bare
-from distilvec.recipe import Recipe, TeacherSection
+from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
 from distilvec.training.checks import check_training, companions_of
 
@@ -42,12 +42,6 @@ def check(prepared: Prepared, student: SentenceTransformer) -> None:
     recipe, corpus, needs = prepared.recipe, prepared.corpus, prepared.needs
     if recipe.task is not None:
         corpus.kind.check_files(recipe, corpus)
-    if prepared.section.interpolate and recipe.task is not None:
-        raise DistilvecError(
-            "the task's head reads the student as it was trained, not one between that and its start",
-            where="student.interpolate",
-            remedy="Leave it out.",
-        )
     _check_prompts(prepared, student)
     measured = _measured(prepared)
     if recipe.training.best is not None:
@@ -110,7 +104,8 @@ def _check_prompts(prepared: Prepared, student: SentenceTransformer) -> None:
 def _check_truth(recipe: Recipe, tasks: Sequence[JudgingTask]) -> None:
     """Check that there is a teacher to say what is right in tasks whose truth is a teacher's own search."""
     asked = [task.name for task in tasks if task.kind == "neighbours" and getattr(task, "teacher", None) is None]
-    if not asked or (recipe.teachers and all(each.knows_all for each in _judge_of(recipe))):
+    judges = recipe.teachers if recipe.combine != "separate" else recipe.teachers[:1]
+    if not asked or (judges and all(each.knows_all for each in judges)):
         return
     what = "the teacher is a file of vectors" if recipe.teachers else "there is no teacher"
     raise DistilvecError(
@@ -166,11 +161,6 @@ def _check_negatives(recipe: Recipe, corpus: Corpus) -> None:
         where="corpus.text",
         remedy="Add a column of negatives: `distilvec mine` finds them.",
     )
-
-
-def _judge_of(recipe: Recipe) -> list[TeacherSection]:
-    """The teacher whose search it is: the first, or all as one."""
-    return recipe.teachers if recipe.combine != "separate" else recipe.teachers[:1]
 
 
 def check_task_files(recipe: Recipe, corpus: Corpus) -> None:

@@ -140,19 +140,22 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
 
     @model_validator(mode="after")
     def _fits_the_head(self) -> Recipe:
+        if self.student is None:
+            return self
+        fold, between = self.student.fold, self.student.interpolate is not None
         headed = any(each.name == "distillmoe" and each.options.get("head") is not False for each in self.method.root)
-        if self.student is not None and self.student.interpolate and headed:
-            raise ValueError("student.interpolate: the head of distillmoe has no weights from before the training")
         entries = [each.options for each in self.method.root]
         entries += [of for each in entries if isinstance(of := each.get("of"), dict)]  # matryoshka's method
-        if self.student is not None and self.student.interpolate and any(each.get("keep_kernels") for each in entries):
-            raise ValueError("student.interpolate: the kernels of gaussian read the student as it was trained")
-        if self.student is None or not self.student.fold:
-            return self
-        if not headed:
-            raise ValueError("student.fold: only distillmoe has a head that can be folded")
-        if self.task is not None:
-            raise ValueError("student.fold: the task's head reads what the expert head gives; it cannot be folded")
+        kernels = any(each.get("keep_kernels") for each in entries)
+        for refused, what in (
+            (between and headed, "interpolate: the head of distillmoe has no weights from before the training"),
+            (between and kernels, "interpolate: the kernels of gaussian read the student as it was trained"),
+            (between and self.task, "interpolate: the task's head reads the student as it was trained"),
+            (fold and not headed, "fold: only distillmoe has a head that can be folded"),
+            (fold and self.task, "fold: the task's head reads what the expert head gives; it cannot be folded"),
+        ):
+            if refused:
+                raise ValueError(f"student.{what}")
         return self
 
     @property
