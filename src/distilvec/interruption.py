@@ -51,7 +51,8 @@ class StopSignals:
             Interrupted: a signal came.
         """
         if self.number is not None:
-            raise Interrupted(what, where=where and str(where), remedy=remedy, number=self.number)
+            place = None if where is None else str(where)
+            raise Interrupted(what, where=place, remedy=remedy, number=self.number)
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():

@@ -198,18 +198,17 @@ class Bench:
         trained = fit(one, lessons, resume=_resumes(one))
         one.corpus.kind.ship(one, lessons, trained, one.output / "student")
         self._judge_baselines(one, lessons, trained)
-        judged = self._judged({TRAINED: self._opened(one)})[TRAINED]
-        judged |= self._task_score(one) if supervises(one.recipe) else {}
+        student = one.output / "student"
+        judged = self._judged({TRAINED: one.corpus.kind.open_shipped(one.recipe, student)})[TRAINED]
+        if supervises(one.recipe):
+            trusted = one.section.trust_remote_code
+            judged |= task_score(one.recipe, Predictor.load(student, trust_remote_code=trusted))
         scores = {task: score.to_dict(outputs=True) for task, score in judged.items()}
         write_record(file, {"identity": self.holds_for(one), "scores": scores})
         _forget(one.output)
         shown = ", ".join(f"{task} {100 * score.value:.1f}" for task, score in judged.items())
         logger.info("%s, seed %d: %s", name, recipe.training.seed, shown)
         return judged
-
-    def _task_score(self, one: Prepared) -> Scores:
-        trusted = one.section.trust_remote_code
-        return task_score(one.recipe, Predictor.load(one.output / "student", trust_remote_code=trusted))
 
     def baselines(self) -> dict[str, list[Scores]]:
         """Teacher, untrained student and free baseline, one run each."""
@@ -224,10 +223,6 @@ class Bench:
     def _judged(self, models: Mapping[str, Any]) -> dict[str, Scores]:
         """Scores on the tasks that look at vectors; none where the recipe's task is all there is."""
         return judge(models, self.tasks).scores if self.tasks else {model: {} for model in models}
-
-    def _opened(self, one: Prepared) -> Any:
-        """A finished student."""
-        return one.corpus.kind.open_shipped(one.recipe, one.output / "student")
 
     def _judge_baselines(self, one: Prepared, lessons: Lessons, trained: Trained) -> None:
         """Judge them once, with the first run's student before training."""

@@ -198,7 +198,8 @@ def _named(value: str, folder: Path) -> ReadItem:
     content = _of_file(path)
     name = str(path)
     # An item has to be taken for an image by sentence-transformers, and kept as UTF-8.
-    return _embedded(content, name if name.lower().endswith(Kind.members) and _is_utf8(name) else None)
+    utf8 = name.encode("utf-8", "ignore").decode() == name
+    return _embedded(content, name if utf8 and name.lower().endswith(Kind.members) else None)
 
 
 def _embedded(content: bytes, item: str | None = None) -> ReadItem:
@@ -272,11 +273,3 @@ def _what_else(content: bytes) -> str:
     if start.startswith((b"<svg", b"<?xml")) and b"<svg" in start:
         return "SVG, which has no pixels"
     return "damaged image" if content.startswith(MAGIC) else "not an image"
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

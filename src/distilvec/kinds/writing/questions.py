@@ -207,7 +207,8 @@ def _present(output: Path, each: int) -> tuple[set[bytes], set[str]]:
             rows.append((content_key(row["text"]), folded(row["query"])))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             if number < len(lines) or line.endswith(b"\n") or not line.startswith(_BEGIN[: len(line)]):
-                raise _foreign(output, number) from error
+                what, remedy = "this line is no question with its text", "Choose another --output; nothing was changed."
+                raise DataError(what, where=f"{output}:{number}", remedy=remedy) from error
     if len(rows) < len(lines):
         last = rows[-1][0] if rows and each > 1 else None
         while rows and rows[-1][0] == last:
@@ -217,14 +218,6 @@ def _present(output: Path, each: int) -> tuple[set[bytes], set[str]]:
         with output.open("ab") as file:
             file.write(b"\n")
     return {key for key, _ in rows}, {question for _, question in rows}
-
-
-def _foreign(output: Path, line: int) -> DataError:
-    return DataError(
-        "this line is no question with its text",
-        where=f"{output}:{line}",
-        remedy="Choose another --output; nothing was changed.",
-    )
 
 
 class _Model:
