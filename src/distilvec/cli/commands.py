@@ -64,7 +64,7 @@ def shrink(
 
     check_model(output, new=True)
     texts = None if corpus is None else texts_of(corpus, text)
-    smaller, report = cut(model, layers=kept, vocabulary=vocabulary, texts=texts, **sizes)
+    smaller, report = cut(model, layers=kept, vocabulary=vocabulary, texts=texts, domains=None, seen=None, **sizes)
     ship(smaller, output)
     say(f"{report}\nstudent     {output}")
 

@@ -105,7 +105,7 @@ def write_data(folder: Path, texts: int) -> tuple[str, list[dict[str, Any]]]:
     pairs = docstring_pairs(limit=texts // 2 + HELD_OUT_PAIRS)
     held, train = pairs[:HELD_OUT_PAIRS], pairs[HELD_OUT_PAIRS:]
     labelled = [{"text": f"{pair['summary']} {pair['description']}", "label": pair["package"]} for pair in held]
-    rows = {
+    rows: dict[str, list[dict[str, Any]]] = {
         "train": [{"text": pair[part], "package": pair["package"]} for pair in train for part in _PARTS],
         "queries": [{"_id": f"q{i}", "text": pair["summary"]} for i, pair in enumerate(held)],
         "documents": [{"_id": f"d{i}", "text": pair["description"]} for i, pair in enumerate(held)],

@@ -280,6 +280,7 @@ def _kept(file: Path) -> Chosen | None:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             candidates, taken = json.loads(str(arrays["taken"]))
-            return Chosen(*(arrays[name] for name in _ARRAYS), Counter(taken), candidates)
+            found = {name: arrays[name] for name in _ARRAYS}
+            return Chosen(**found, taken=Counter(taken), candidates=candidates)
     except Exception:  # damaged bytes lead numpy to errors of zipfile, too
         return None

@@ -229,10 +229,10 @@ class _Model:
 
     def __init__(self, model: str, each: int) -> None:
         from distilvec.judging.writing import writer_of
-        from distilvec.kinds.writing.students import load_writing_student
+        from distilvec.modules.writing import open_writer
         from distilvec.precision import bfloat16_pays
 
-        self._writer, self._each, self.tokens = writer_of(load_writing_student(model)), each, 0
+        self._writer, self._each, self.tokens = writer_of(open_writer(model)), each, 0
         if bfloat16_pays():
             self._writer.model.bfloat16()
 

@@ -14,7 +14,6 @@ from distilvec.judging import TRAINED, UNTRAINED, GenerationTask, HeldOutTexts, 
 from distilvec.judging.tables import read_table
 from distilvec.judging.tasks import JudgingTask
 from distilvec.judging.writing import asked, likelihood, writer_of
-from distilvec.kinds.writing.students import load_writing_student
 from distilvec.methods.base import Method
 from distilvec.methods.table import TABLE, resolve
 from distilvec.recipe import Recipe, given
@@ -130,19 +129,6 @@ def writing_metrics(
         return {f"task_{name}": value for name, value in answer_metrics(student, items).items()}
 
     return measure
-
-
-def open_shipped(recipe: Recipe, folder: Path) -> SentenceTransformer:
-    """A student that was shipped, as the recipe's models are opened."""
-    section = given(recipe.student, "student")
-    student = load_writing_student(
-        folder,
-        max_length=section.max_length,
-        separator=given(recipe.task, "task").separator,
-        pooling=section.pooling,
-        trust_remote_code=section.trust_remote_code,
-    )
-    return student.eval()
 
 
 def judge_writing(
