@@ -116,11 +116,15 @@ def compare(
 
     Args:
         teacher, student, corpus: as for `distill`; or, first and alone, a `Recipe` or the path of a recipe's file.
-        methods: one or several of: "name", "name:key=value,key=value", a dictionary with `name`, options of the method,
-            `optimizer` (a dictionary), and `label`, the row's name.
+        methods: one or several of: "name" or "name:key=value,key=value" with options of the method, or of the optimizer
+            ("talas:optimizer.sharpness.kind=asam"); or dictionaries with `name`, options, `optimizer` (a dictionary)
+            and `label`, the row's name in the table and below `runs/`. A class of one's own is "module:Class", or the
+            class; "auto" is what a run without a method takes for this student. The recipe's own method keeps the
+            recipe's options where none are given.
         output: folder of the results; default the recipe's, or "out". The same call goes on where it was interrupted.
-        seeds: runs per method.
-        tune: choose each method's learning rate among three.
+        seeds: runs per method, with the recipe's seed and the following ones.
+        tune: choose each method's learning rate among a third of the recipe's, itself and three times it, by the
+            correlation of similarities with the teacher's on held-out texts after one epoch.
         reference: the row that the others are compared with; default the first.
         **sections: as for `distill`.
 
@@ -128,7 +132,7 @@ def compare(
         The comparison: `text()` is the table, `folder` has it as markdown, CSV, LaTeX and JSON.
 
     Raises:
-        DistilvecError: see `distilvec.flow.compare.compare`.
+        DistilvecError: an unknown method or option, no tasks, or a folder with runs of another recipe.
     """
     from distilvec.flow.compare import compare as start
 

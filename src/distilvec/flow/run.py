@@ -67,12 +67,7 @@ class Run(Shown):
 def run(recipe: Recipe, *, resume: bool = False) -> Run:
     """Distil as the recipe says: the main job, from top to bottom.
 
-    Args:
-        recipe: see `distilvec.recipe`.
-        resume: continue where an interrupted training stopped (teaching always does).
-
-    Raises:
-        DistilvecError: with what happened, where, and what to do.
+    With `resume` an interrupted training continues where it stopped; teaching always does.
     """
     _refuse_processes()
     require(recipe, "run")
