@@ -248,9 +248,8 @@ def mine(
     output = home(str(output))
     if documents is not None:
         options["documents"] = corpus_section(documents, Path(output) / GIVEN, "documents.jsonl")
-    sections = {"mining": options, "training": {"seed": seed}}
-    recipe = recipe_of(teacher, None, corpus, None, output, **sections, cache=None if cache is None else str(cache))
-    return mine_recipe(recipe)
+    sections = {"mining": options, "training": {"seed": seed}, "cache": cache}
+    return mine_recipe(recipe_of(teacher, None, corpus, None, output, **sections))
 
 
 @at_work
