@@ -200,14 +200,18 @@ def options_table(method: str) -> str:
 
 def keys_table(section: str) -> str:
     """The keys of one section of a recipe, or of a task's description."""
-    from distilvec import recipe
     from distilvec.judging import spec
+    from distilvec.recipe import recipe, student_sections
+    from distilvec.recipe import sections as others
     from distilvec.recipe.sections import SCORERS
+    from distilvec.teachers import sections as teachers
     from distilvec.teachers.table import sections
 
     if section in ("TeacherSection", "ScorerSection"):
         return kinds_table(sections() if section == "TeacherSection" else SCORERS)
-    model: type[BaseModel] = getattr(spec if section == "TaskSpec" else recipe, section)
+    places = (spec, recipe, others, student_sections, teachers)
+    home = next(each for each in places if hasattr(each, section))
+    model: type[BaseModel] = getattr(home, section)
     rows = [["key", "default", "meaning"]]
     for name, field in model.model_fields.items():
         rows.append([f"`{name}`", default_of(field), meaning_of(field)])

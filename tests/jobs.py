@@ -11,9 +11,9 @@ from sentence_transformers import SentenceTransformer
 
 from distilvec.corpus import Corpus
 from distilvec.flow import prepare as parts
+from distilvec.flow.bench import comparison_identity
 from distilvec.flow.defaults import with_defaults
 from distilvec.flow.fit import Trained, fit
-from distilvec.flow.identity import comparison_identity
 from distilvec.flow.lessons import Lessons, fill_scores, fill_stores, held_out, held_out_rows, teach
 from distilvec.flow.prepare import Prepared, Teachers
 from distilvec.flow.score import QueryDocuments

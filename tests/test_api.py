@@ -17,8 +17,8 @@ from tests.training.starting import Starter
 
 import distilvec
 from distilvec import plain_yaml
+from distilvec.cli.commands import shrink as shrink_command
 from distilvec.errors import DistilvecError
-from distilvec.flow.shrink import shrink_model
 from distilvec.judging import Encode, JudgingTask, Outputs, Score, judge, make_score
 from distilvec.judging.loading import read_tasks
 from distilvec.recipe import Recipe
@@ -390,31 +390,35 @@ def test_frames_are_tasks(tmp_path: Path, texts: list[str]) -> None:
     )
 
 
-def test_shrink_writes_a_student(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+def test_shrink_writes_a_student(
+    tmp_path: Path, tiny_bert: Path, texts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
-    told = shrink_model(
-        str(tiny_bert), tmp_path / "small", layers=[1, 3], vocabulary=300, corpus=tmp_path / "texts.txt"
-    )
+    shrink_command(str(tiny_bert), tmp_path / "small", layers="1,3", vocabulary=300, corpus=tmp_path / "texts.txt")
+    told = capsys.readouterr().out
     assert "3 -> 2 (kept 1, 3)" in told and "400 -> " in told
     small = distilvec.load(tmp_path / "small")
     assert small.encode(["hello"], show_progress_bar=False).shape == (1, 32)
     with pytest.raises(DistilvecError, match="^shrink: .*--layers, --vocabulary"):
-        shrink_model(str(tiny_bert), tmp_path / "same")
-    with pytest.raises(DistilvecError, match="^--corpus: .*vocabulary"):
-        shrink_model(str(tiny_bert), tmp_path / "same", vocabulary=300)
+        shrink_command(str(tiny_bert), tmp_path / "same")
+    with pytest.raises(DistilvecError, match=r"^texts: vocabulary 300\b.*--corpus"):
+        shrink_command(str(tiny_bert), tmp_path / "same", vocabulary=300)
 
 
-def test_shrink_says_what_each_cut_keeps(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
+def test_shrink_says_what_each_cut_keeps(
+    tmp_path: Path, tiny_bert: Path, texts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("\n".join(texts), encoding="utf-8")
     sizes = {"embedding": 16, "inner": 32, "heads": 2, "positions": 64}
-    told = shrink_model(str(tiny_bert), tmp_path / "small", layers=[1, 3], corpus=file, **sizes).splitlines()
+    shrink_command(str(tiny_bert), tmp_path / "small", layers="1,3", corpus=file, **sizes)
+    told = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"embedding   rank 16 keeps \d\d\.\d% of the table's energy, R² 0\.\d{3} of what .*", told[3])
     assert re.fullmatch(r"inner       32: R² of each block's output 0\.\d{3}, 0\.\d{3}", told[4])
     assert re.fullmatch(r"heads       2: R² of each block's output 0\.\d{3}, 0\.\d{3}", told[5])
     assert told[6:] == ["positions   64", f"student     {tmp_path / 'small'}"]
-    with pytest.raises(DistilvecError, match=r"^--corpus: .*\binner\b"):
-        shrink_model(str(tiny_bert), tmp_path / "smaller", inner=32)
+    with pytest.raises(DistilvecError, match=r"^texts: inner 32\b.*--corpus"):
+        shrink_command(str(tiny_bert), tmp_path / "smaller", inner=32)
 
 
 def test_load_opens_an_exported_folder(tmp_path: Path, one_layer_bert: Path, texts: list[str]) -> None:

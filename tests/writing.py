@@ -14,9 +14,9 @@ from tests.english import sentences
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.flow.teach import teacher_info
 from distilvec.kinds.base import find_kind
-from distilvec.kinds.writing.students import load_writing_student
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.table import build_method
+from distilvec.modules.writing import open_writer
 from distilvec.store import SignalStore, fill
 from distilvec.tasks.generation import Generation
 from distilvec.teachers import Teacher, load_teacher
@@ -59,7 +59,7 @@ class WritingWorld:
     ) -> None:
         self.folder = folder
         folders = [each if isinstance(each, Path) else built(each, folder) for each in (student, teacher)]
-        self.student = load_writing_student(folders[0], device="cpu", max_length=max_length)
+        self.student = open_writer(folders[0], device="cpu", max_length=max_length)
         self.teacher: Teacher = load_teacher(model=folders[1], name="big", separator="\n", device="cpu")
         self.corpus: Corpus = read_corpus(
             list(rows or items()), folder / "corpus", text=["prompt", "answer"], joint=True, holdout=0.0

@@ -19,14 +19,14 @@ from experiments.writing.models import pretrain
 from experiments.writing.table import EXPERIMENT, ROWS, best_rate, write_page
 
 from distilvec.flow.fit import Trained
-from distilvec.flow.prepare import Prepared, open_corpus, separator_of
+from distilvec.flow.prepare import Prepared, open_corpus, reading_of
 from distilvec.flow.teach import Taught, teach_one
 from distilvec.judging import GenerationTask, Score, judge
 from distilvec.kinds.writing.running import open_shipped
 from distilvec.recipe import Recipe, TeacherSection
 from distilvec.store import SignalStore
 from distilvec.store.ragged import RaggedSignal
-from distilvec.teachers import Reading, Teacher
+from distilvec.teachers import Teacher
 from distilvec.teachers.signals import NEXT, NOTHING, Wanted
 from distilvec.teachers.table import open_teacher
 from distilvec.training import bfloat16_pays
@@ -153,7 +153,7 @@ class Bench:
         first = recipe("sft", RATES[0], 0)
         self.corpus = open_corpus(first)
         self.section: TeacherSection = first.teachers[0]
-        self.teacher: Teacher = open_teacher(self.section, Reading(separator=separator_of(first)))
+        self.teacher: Teacher = open_teacher(self.section, reading_of(first, self.corpus))
         self.taught: list[Taught] = []
 
     def settled(self, made: Recipe) -> Prepared:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,11 +116,15 @@ def compare(
 
     Args:
         teacher, student, corpus: as for `distill`; or, first and alone, a `Recipe` or the path of a recipe's file.
-        methods: one or several of: "name", "name:key=value,key=value", a dictionary with `name`, options of the method,
-            `optimizer` (a dictionary), and `label`, the row's name.
+        methods: one or several of: "name" or "name:key=value,key=value" with options of the method, or of the optimizer
+            ("talas:optimizer.sharpness.kind=asam"); or dictionaries with `name`, options, `optimizer` (a dictionary)
+            and `label`, the row's name in the table and below `runs/`. A class of one's own is "module:Class", or the
+            class; "auto" is what a run without a method takes for this student. The recipe's own method keeps the
+            recipe's options where none are given.
         output: folder of the results; default the recipe's, or "out". The same call goes on where it was interrupted.
-        seeds: runs per method.
-        tune: choose each method's learning rate among three.
+        seeds: runs per method, with the recipe's seed and the following ones.
+        tune: choose each method's learning rate among a third of the recipe's, itself and three times it, by the
+            correlation of similarities with the teacher's on held-out texts after one epoch.
         reference: the row that the others are compared with; default the first.
         **sections: as for `distill`.
 
@@ -128,7 +132,7 @@ def compare(
         The comparison: `text()` is the table, `folder` has it as markdown, CSV, LaTeX and JSON.
 
     Raises:
-        DistilvecError: see `distilvec.flow.compare.compare`.
+        DistilvecError: an unknown method or option, no tasks, or a folder with runs of another recipe.
     """
     from distilvec.flow.compare import compare as start
 
@@ -244,9 +248,8 @@ def mine(
     output = home(str(output))
     if documents is not None:
         options["documents"] = corpus_section(documents, Path(output) / GIVEN, "documents.jsonl")
-    sections = {"mining": options, "training": {"seed": seed}}
-    recipe = recipe_of(teacher, None, corpus, None, output, **sections, cache=None if cache is None else str(cache))
-    return mine_recipe(recipe)
+    sections = {"mining": options, "training": {"seed": seed}, "cache": cache}
+    return mine_recipe(recipe_of(teacher, None, corpus, None, output, **sections))
 
 
 @at_work
@@ -283,14 +286,9 @@ def choose(
         return start(recipe, keep=keep, **options)
 
 
-@contextlib.contextmanager
-def kept_or_temporary(output: str | Path | None) -> Iterator[str]:
+def kept_or_temporary(output: str | Path | None) -> AbstractContextManager[str]:
     """A folder that stays, or one that goes when it is left."""
-    if output is not None:
-        yield str(output)
-        return
-    with tempfile.TemporaryDirectory(prefix="distilvec-plan-") as place:
-        yield place
+    return tempfile.TemporaryDirectory(prefix="distilvec-plan-") if output is None else nullcontext(str(output))
 
 
 @at_work
@@ -320,6 +318,7 @@ def evaluate(
     from distilvec.judging import judge
     from distilvec.judging.encoder import is_sentence_transformer
     from distilvec.modules.invariance import warn_of_batches
+    from distilvec.modules.writing import open_writer
 
     output = None if output is None else Path(home(str(output)))
     if output is not None:
@@ -327,7 +326,8 @@ def evaluate(
     chosen = read_tasks(tasks)
     opened: Any = model
     if isinstance(model, str | Path):
-        opened = _writer(model) if chosen and all(task.kind == "generation" for task in chosen) else load(model)
+        writes = bool(chosen) and all(task.kind == "generation" for task in chosen)
+        opened = open_writer(model).eval() if writes else load(model)
     called = name or (Path(model).resolve().name if isinstance(model, str | Path) else "model") or "model"
     if is_sentence_transformer(opened):
         warn_of_batches(opened, called)
@@ -337,13 +337,6 @@ def evaluate(
     if output is not None:
         write_text(output, json.dumps(judgement.to_dict(outputs=True)) + "\n")
     return judgement
-
-
-def _writer(model: str | Path) -> SentenceTransformer:
-    """Any causal language model."""
-    from distilvec.modules.writing import open_writer
-
-    return open_writer(model).eval()
 
 
 def _keep_results(tasks: Sequence[Any], folder: Path, name: str, model: Any) -> None:

@@ -8,11 +8,7 @@ from distilvec.errors import EnvironmentProblem
 
 
 def need(what: str, extra: str, *packages: str) -> None:
-    """Refuse to start without the packages of an extra.
-
-    Raises:
-        EnvironmentProblem: one of them is missing.
-    """
+    """Refuse to start without the packages of an extra."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise EnvironmentProblem(

@@ -48,11 +48,7 @@ def home(path: str) -> str:
 
 @contextmanager
 def held(file: Path, *, wait: bool) -> Iterator[bool]:
-    """As `locked`, with the errors of the system as they are.
-
-    Raises:
-        OSError: the file cannot be made, or its file system takes no locks.
-    """
+    """As `locked`, with the errors of the system as they are."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(file, thread_local=False)
@@ -124,11 +120,8 @@ def alone_in(folder: Path, name: str = RUN_LOCK) -> Iterator[None]:
 
 
 @contextmanager
-def writing(what: str, where: Path, after: str = "") -> Iterator[None]:
+def writing(what: str, where: Path) -> Iterator[None]:
     """Turn what the system says while something is written into an error that names it.
-
-    Args:
-        after: a further sentence of the remedy.
 
     Raises:
         EnvironmentProblem: the place cannot be written, or the disk is full.
@@ -138,7 +131,7 @@ def writing(what: str, where: Path, after: str = "") -> Iterator[None]:
     except Exception as error:
         if not of_the_system(error):
             raise
-        raise system_problem(error, f"the {what} cannot be written", where, after) from error
+        raise system_problem(error, f"the {what} cannot be written", where) from error
 
 
 @contextmanager
@@ -178,21 +171,13 @@ def whole(file: Path) -> Iterator[Path]:
 
 
 def write_text(file: Path, content: str) -> None:
-    """Write a text file as UTF-8, whole or not at all.
-
-    Raises:
-        EnvironmentProblem: the place cannot be written, or the disk is full.
-    """
+    """Write a text file as UTF-8, whole or not at all."""
     with whole(file) as partial:
         partial.write_text(content, encoding="utf-8")
 
 
 def try_place(place: Path) -> None:
-    """Write and remove a small file where a folder is or will be, so that a place that takes none is refused now.
-
-    Raises:
-        OSError: nothing can be written there.
-    """
+    """Write and remove a small file where a folder is or will be, so that a place that takes none is refused now."""
     there = next(each for each in (place.absolute(), *place.absolute().parents) if os.path.lexists(each))
     with temporary(there) as partial:
         partial.write_bytes(bytes(4096))
@@ -240,9 +225,6 @@ def check_regular(folder: Path, *, deep: bool = False) -> None:
 
     Args:
         deep: look into the folders below it too.
-
-    Raises:
-        DistilvecError: as above.
     """
     for path in sorted(folder.rglob("*") if deep else folder.iterdir()):
         with suppress(OSError):  # a link that leads nowhere, or in a circle
@@ -285,11 +267,7 @@ def checksum_of(record: Mapping[str, Any]) -> str:
 
 
 def write_record(file: Path, record: Mapping[str, Any]) -> None:
-    """Write an object of JSON with its checksum, whole or not at all.
-
-    Raises:
-        EnvironmentProblem: the place cannot be written, or the disk is full.
-    """
+    """Write an object of JSON with its checksum, whole or not at all."""
     content = {**record, "own_checksum": checksum_of(record)}
     write_text(file, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 

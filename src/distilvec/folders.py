@@ -63,9 +63,6 @@ def update(place: Path, files: dict[str, Iterable[str]] | None = None, *, more: 
     Args:
         files: kind of output -> what it consists of; other kinds stay.
         more: add to what is listed as these kinds.
-
-    Raises:
-        EnvironmentProblem: the place cannot be written.
     """
     about = "distilvec wrote what is listed here, and may replace and remove it."
     with writing("folder", place), held(place / _LOCK, wait=True):
@@ -149,10 +146,6 @@ def claim(folder: str | Path, kind: str = "output", names: Collection[str] | Non
         kind: "output" of a run, where nothing else may lie; "cache", which may lie among other files; or any other,
             which may so too, and says its names.
         names: what may be written there.
-
-    Raises:
-        DistilvecError: what lies there is not ours.
-        EnvironmentProblem: it cannot be read or written.
     """
     place, alone = Path(folder), kind == "output"
     names = sorted(names or (OUTPUT if alone else CACHE))
@@ -170,10 +163,6 @@ def check_file(file: Path, ours: Callable[[dict[str, Any]], bool]) -> None:
 
     Args:
         ours: whether the command wrote this content (a JSON object).
-
-    Raises:
-        DistilvecError: it did not.
-        EnvironmentProblem: the place cannot be read or written.
     """
     if os.path.lexists(file) and not ours(read_object(file)):
         raise DistilvecError(
@@ -184,7 +173,7 @@ def check_file(file: Path, ours: Callable[[dict[str, Any]], bool]) -> None:
     check(file.parent, "file", ())
 
 
-# folders whose files are all ours
+# folders whose files are all ours; what cannot be moved or removed is an OSError
 
 
 def seal(folder: Path, kind: str, later: Collection[str] = (), *, hashed: bool = False) -> None:
@@ -192,9 +181,6 @@ def seal(folder: Path, kind: str, later: Collection[str] = (), *, hashed: bool =
 
     Args:
         hashed: list also how large each file is, and its hash; `differing` compares them.
-
-    Raises:
-        EnvironmentProblem: the place cannot be written, or the disk is full.
     """
     files = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()} - {MANIFEST}
     changes: dict[str, Any] = {"hashes": {name: _print_of(folder / name) for name in sorted(files)}} if hashed else {}
@@ -215,11 +201,7 @@ def sealed(folder: Path, kind: str | None = None) -> list[Path] | None:
 
 
 def differing(folder: Path, kind: str) -> list[str] | None:
-    """The listed files that are not as they were, or not there; None if no hashes are listed.
-
-    Raises:
-        EnvironmentProblem: a file cannot be read.
-    """
+    """The listed files that are not as they were, or not there; None if no hashes are listed."""
     content = {} if folder.is_symlink() else read(folder)
     hashes = content.get("hashes")
     if not isinstance(hashes, dict) or sorted(hashes) != sorted(content["files"].get(kind, ())):
@@ -255,11 +237,7 @@ def strangers(folder: Path) -> list[Path]:
 
 
 def remove(folder: Path, kind: str | None = None) -> None:
-    """Remove the files that the manifest lists, and the folders that are empty by that; other files stay.
-
-    Raises:
-        OSError: something cannot be removed.
-    """
+    """Remove the files that the manifest lists, and the folders that are empty by that; other files stay."""
     own = sealed(folder, kind) or []
     others = read(folder).get("files", {}).keys() - {kind} if kind else ()
     if others and own:
@@ -276,11 +254,7 @@ def remove(folder: Path, kind: str | None = None) -> None:
 
 
 def remove_all(folder: Path) -> None:
-    """Remove what the manifests in a folder and below it list, and the folders that are empty by that.
-
-    Raises:
-        OSError: something cannot be removed.
-    """
+    """Remove what the manifests in a folder and below it list, and the folders that are empty by that."""
     for manifest in sorted(folder.rglob(MANIFEST), key=lambda each: len(each.parts), reverse=True):
         remove(manifest.parent)
         for holder in manifest.parents:
@@ -294,9 +268,6 @@ def publish(made: Path, out: Path, kind: str, last: str = "") -> None:
 
     The list goes first, so that what a killed process leaves is known as ours, and the file `last` goes last: while it
     is missing, the rest is not read. A file that is in the way and is not listed is moved aside.
-
-    Raises:
-        OSError: something cannot be moved.
     """
     names = sorted(file.relative_to(made).as_posix() for file in made.rglob("*") if file.is_file())
     if out / last in (sealed(out, kind) or ()):
@@ -311,11 +282,7 @@ def publish(made: Path, out: Path, kind: str, last: str = "") -> None:
 
 
 def reserve(folder: Path, kind: str, names: Iterable[str], *, more: bool = False) -> None:
-    """List names as ours before they are written; a file that has one of them and is not listed is moved aside.
-
-    Raises:
-        OSError: it cannot be moved.
-    """
+    """List names as ours before they are written; a file that has one of them and is not listed is moved aside."""
     names = set(names)
     listed = {folder / name for each in read(folder).get("files", {}).values() for name in each}
     for place in (folder / name for name in names):

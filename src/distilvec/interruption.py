@@ -7,9 +7,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from distilvec.errors import Interrupted
+
+_GO_ON = "Run the same command again to go on."
 #: Seconds until an interruption that was swallowed is raised again.
 _AGAIN = 0.1
 
@@ -32,6 +36,23 @@ class StopSignals:
     def name(self) -> str | None:
         """SIGINT or SIGTERM."""
         return None if self.number is None else signal.Signals(self.number).name
+
+    def came(self) -> bool:
+        """Tell whether a signal came, so that long work has to stop."""
+        return self.number is not None
+
+    def check(self, what: str, where: str | Path | None = None, remedy: str = _GO_ON) -> None:
+        """End work that a signal has stopped.
+
+        Args:
+            what: was stopped, and what of it is kept.
+
+        Raises:
+            Interrupted: a signal came.
+        """
+        if self.number is not None:
+            place = None if where is None else str(where)
+            raise Interrupted(what, where=place, remedy=remedy, number=self.number)
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():

@@ -57,11 +57,7 @@ def read(text: str) -> Any:
 
 
 def _values(node: yaml.Node | None, known: dict[int, int], above: set[int]) -> int:
-    """Count the values that a node stands for; nodes that several aliases name are looked at once, and count each time.
-
-    Raises:
-        yaml.YAMLError: too many, or a node within itself.
-    """
+    """Count the values that a node stands for; one that several aliases name is read once, and counts each time."""
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if id(node) in above:
@@ -80,11 +76,7 @@ def _values(node: yaml.Node | None, known: dict[int, int], above: set[int]) -> i
 
 
 def _refuse_repeated(node: yaml.Node) -> None:
-    """Refuse a key that a mapping has twice; of two, YAML's readers forget the first.
-
-    Raises:
-        yaml.YAMLError: with its line.
-    """
+    """Refuse a key that a mapping has twice; of two, YAML's readers forget the first."""
     seen: set[tuple[str, str]] = set()
     for key, _ in node.value:
         called = (key.tag, str(key.value))

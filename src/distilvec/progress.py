@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from distilvec.words import per, rough_duration
 
@@ -26,16 +26,6 @@ _CLEAR = "\r\x1b[2K"
 _BAR = 24
 
 
-class Screen(Protocol):
-    """A display of progress; `every` is the seconds between two updates."""
-
-    every: float
-
-    def show(self, line: WorkState) -> None:
-        """Show a line instead of the one before it, or after it if that was the last one of its work."""
-        ...
-
-
 @dataclass(frozen=True)
 class WorkState:
     """One state of some work.
@@ -43,8 +33,6 @@ class WorkState:
     Attributes:
         title: stage and work, e.g. "stage 3 of 5: training".
         done, total: what the bar shows; without a bar if `total` is 0.
-        details: numbers done, rate, time left, loss.
-        last: whether the work is finished.
         kept: whether the last line stays on the screen.
     """
 
@@ -60,16 +48,18 @@ class WorkState:
 
 
 class _Plain:
-    """Writes a line to stderr every half minute."""
+    """Writes a line to stderr every half minute; the other screens are made like it."""
 
+    #: Seconds between two updates.
     every = 30.0
 
     def show(self, line: WorkState) -> None:
+        """Show a line instead of the one before it, or after it if that was the last one of its work."""
         if line.kept or not line.last:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
-class _Terminal:
+class _Terminal(_Plain):
     """Draws a bar with rich, always on the last line of the terminal.
 
     Not with rich's own live display: that starts a thread and hides the cursor, which forked workers and a killed
@@ -104,7 +94,7 @@ class _Terminal:
         return drawn.get().rstrip("\n")
 
 
-class _Notebook:
+class _Notebook(_Plain):
     """Updates one display of a notebook's cell: a line for each finished stage, and the current one."""
 
     every = 0.5
@@ -126,7 +116,7 @@ class _Notebook:
 
 
 _stage: ContextVar[str] = ContextVar("stage", default="")
-_screen: ContextVar[Screen | None] = ContextVar("screen", default=None)
+_screen: ContextVar[_Plain | None] = ContextVar("screen", default=None)
 
 
 def _in_notebook() -> bool:
@@ -134,7 +124,7 @@ def _in_notebook() -> bool:
     return hasattr(shell, "kernel")
 
 
-def _open_screen() -> Screen:
+def _open_screen() -> _Plain:
     if _in_notebook():
         return _Notebook()
     return _Terminal() if sys.stderr.isatty() else _Plain()
@@ -150,7 +140,6 @@ class Ticker:
     """Shows the progress of one piece of work; call it with what is done so far, and of how much if that is known.
 
     Args:
-        what: what is being done.
         unit: what is counted, plural.
         kept: whether the last line stays on the screen; not so of work that logs its results.
     """
@@ -196,7 +185,7 @@ def stages(count: int) -> Iterator[Callable[[str], None]]:
         number += 1
         _stage.set(f"stage {number} of {count}: ")
         screen = _screen.get() or _open_screen()
-        if not _quiet() and not isinstance(screen, _Plain):
+        if not _quiet() and type(screen) is not _Plain:
             screen.show(WorkState(_stage.get() + name, 0, 1))
 
     try:

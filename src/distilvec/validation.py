@@ -17,13 +17,10 @@ _DEEPEST = 3
 
 
 class Section(BaseModel):
-    """A section of a recipe.
-
-    Attributes:
-        moved: key that it does not have -> what to do instead.
-    """
+    """A section of a recipe."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
+    #: Key that it does not have -> what to do instead.
     moved: ClassVar[dict[str, str]] = {}
 
 

@@ -215,4 +215,4 @@ def test_random_damage_is_a_reason_and_nothing_else() -> None:
         except Problem:
             continue
         assert np.array_equal(np.asarray(load_image(item.item)), pixels(bytes(content)))
-        assert images.image_digest(item.item) == item.digest
+        assert images.image_digest(item.item) == item.identity

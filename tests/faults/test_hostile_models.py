@@ -31,9 +31,9 @@ from distilvec.errors import DistilvecError
 from distilvec.export import export_onnx
 from distilvec.flow.compare import compare
 from distilvec.flow.finetune import finetune
-from distilvec.kinds.writing.students import load_writing_student
 from distilvec.modules.folder_checks import PICKLES
 from distilvec.modules.guarded import no_questions, nothing_made_up, open_config
+from distilvec.modules.writing import open_writer
 from distilvec.recipe import Recipe
 from distilvec.recipe.from_python import recipe_of
 from distilvec.students import load_student, shrink, static, upcycle
@@ -121,7 +121,7 @@ DOORS: dict[str, Callable[[Path, Path], Any]] = {
     "evaluate answers": lambda model, data: distilvec.evaluate(
         str(model), {"kind": "generation", "test": str(data), "prompt": "text", "answer": "label"}
     ),
-    "writing student": lambda model, _: load_writing_student(model),
+    "writing student": lambda model, _: open_writer(model),
     "writing teacher": lambda model, _: load_teacher(model=model, separator="\n"),
     "predictor": lambda model, _: Predictor.load(model),
     "fresh": lambda model, _: fresh(layers=1, width=32, tokenizer=model),

@@ -12,11 +12,11 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 import distilvec
+from distilvec.cli.commands import shrink
 from distilvec.cli.measures import compress, geometry
 from distilvec.errors import DistilvecError
 from distilvec.export import export_onnx, load_onnx
 from distilvec.flow.finetune import finetune
-from distilvec.flow.shrink import shrink_model
 from distilvec.folders import MANIFEST, publish, seal
 
 
@@ -41,7 +41,7 @@ WRITING: dict[str, tuple[Callable[[Path, Path, Path], Any], str]] = {
     "export": (lambda model, data, out: export_onnx(model, out), "model.onnx"),
     "export's tokenizer": (lambda model, data, out: export_onnx(model, out), "tokenizer.json"),
     "adapt": (lambda model, data, out: distilvec.adapt(model, np.eye(9), ["a"] * 9, out), "modules.json"),
-    "shrink": (lambda model, data, out: shrink_model(str(model), out, layers=1), "modules.json"),
+    "shrink": (lambda model, data, out: shrink(str(model), out, layers="1"), "modules.json"),
 }
 
 

@@ -15,13 +15,13 @@ from sentence_transformers import SentenceTransformer
 from tests.training.starting import Starter
 
 import distilvec
+from distilvec.cli.commands import shrink as smaller
 from distilvec.cli.disk import ABOUT, clean
 from distilvec.cli.measures import compress, geometry
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.export import export_model2vec, export_onnx, export_web
 from distilvec.files import TEMPORARY
 from distilvec.flow.finetune import finetune
-from distilvec.flow.shrink import shrink_model
 from distilvec.students import load_student, ship
 
 
@@ -65,7 +65,7 @@ COMMANDS: dict[str, Callable[[Given, Path, int], Any]] = {
     ),
     "finetune": lambda g, out, n: finetune(g.bert, g.rows, out, training={"max_steps": 1, "seed": n}),
     "ship": lambda g, out, n: ship(load_student(g.static, device="cpu"), out),
-    "shrink": lambda g, out, n: shrink_model(g.bert, out, layers=1),
+    "shrink": lambda g, out, n: smaller(g.bert, out, layers="1"),
     "adapt": lambda g, out, n: distilvec.adapt(
         g.static, np.random.default_rng(0).normal(size=(120, 8)), [f"text number {row}" for row in range(120)], out
     ),

@@ -127,7 +127,7 @@ def test_an_interpolated_map_is_between_ridge_and_trained(
     prepared = prepare(Recipe.build({**given, "student": student, "training": training, "optimizer": {"lr": 0.01}}))
     lessons = teach(prepared)
     trained = fit(prepared, lessons)
-    ridge, weight = torch.from_numpy(trained.fitted.free_map[0].T), trained.method.teacher_map().weight
+    ridge, weight = torch.from_numpy(trained.fitted.free_map[0].T), trained.fitted.method.teacher_map().weight
     ship_student(prepared, lessons, trained, tmp_path / "shipped")
     shipped = next(each for each in SentenceTransformer(str(tmp_path / "shipped"), device="cpu") if is_dense(each))
     assert (weight - ridge).abs().max() > 0.01

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tests.serving.server import posted, running
 
-from distilvec.kinds.image.students import fresh_resnet
+from distilvec.kinds.networks import fresh_resnet
 from distilvec.serving import application
 from distilvec.students import load_student
 

@@ -10,7 +10,7 @@ pytest.importorskip("rdkit")
 pytest.importorskip("torch_geometric")
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
-from distilvec.kinds.molecule.students import fresh_molecule
+from distilvec.kinds.networks import fresh_molecule
 
 
 def test_is_a_model_that_reads_smiles() -> None:
@@ -33,7 +33,7 @@ def test_the_size_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"kind": "gini"}, '"gini".*"gin'),
+        ({"kind": "gini"}, r"kind gini\b.*'gine'"),
         ({"layers": 0}, r"layers 0\b"),
         ({"kind": "gat", "width": 6}, r"width of 6\b.*\b4 heads.*\bgat\b"),
         ({"dropout": 1.0}, r"dropout 1\.0\b"),

@@ -87,7 +87,7 @@ def parts(
     from distilvec.corpus import Corpus
     from distilvec.flow.teach import teacher_info
     from distilvec.kinds.base import find_kind
-    from distilvec.kinds.writing.students import load_writing_student
+    from distilvec.modules.writing import open_writer
     from distilvec.store import SignalStore
     from distilvec.students import load_student
     from distilvec.teachers import TeacherInfo, load_teacher
@@ -105,7 +105,7 @@ def parts(
         source = StoreSource(SignalStore.open(home / "store"), items)
         info = TeacherInfo("random", WIDTH, mean=torch.zeros(WIDTH), std=torch.ones(WIDTH))
     return {
-        "student": (load_writing_student if writes else load_student)(home / student, device="cpu"),
+        "student": (open_writer if writes else load_student)(home / student, device="cpu"),
         "teachers": [info],
         "corpus": items,
         "sources": [source],

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from distilvec.cli.options import Changes, Output, Quiet, at_home, integers, say
+from distilvec.cli.options import Changes, Output, Quiet, at_home, integers, say, texts_of
 from distilvec.errors import DistilvecError
 
-
-class TaskKind(StrEnum):
-    classification = "classification"
-    pairs = "pairs"
-    similarity = "similarity"
-
-
-class Served(StrEnum):
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    int8 = "int8"
-
-
-class Encoding(StrEnum):
-    joint = "joint"
-    separate = "separate"
+TaskKind = Literal["classification", "pairs", "similarity"]
+Served = Literal["float32", "bfloat16", "int8"]
 
 
 def evaluate(
@@ -66,12 +51,22 @@ def shrink(
     quiet: Quiet = False,
 ) -> None:
     """Cut a model's layers, vocabulary and widths, and say what each cut keeps."""
-    sizes = {"embedding": embedding, "inner": inner, "heads": heads, "positions": positions, "width": width}
     blocks = integers(layers, "--layers", "2 or 1,6")
-    kept = blocks[0] if blocks is not None and len(blocks) == 1 else blocks
-    from distilvec.flow.shrink import shrink_model
+    kept: Any = blocks[0] if blocks is not None and len(blocks) == 1 else blocks
+    sizes = {"embedding": embedding, "inner": inner, "heads": heads, "positions": positions, "width": width}
+    if all(size is None for size in (kept, vocabulary, *sizes.values())):
+        raise DistilvecError(
+            "there is nothing to shrink", where="shrink", remedy="Give --layers, --vocabulary or another size."
+        )
+    from distilvec.folders import check_model
+    from distilvec.students import ship
+    from distilvec.students import shrink as cut
 
-    say(shrink_model(model, output, layers=kept, vocabulary=vocabulary, corpus=corpus, text=text, **sizes))
+    check_model(output, new=True)
+    texts = None if corpus is None else texts_of(corpus, text)
+    smaller, report = cut(model, layers=kept, vocabulary=vocabulary, texts=texts, domains=None, seen=None, **sizes)
+    ship(smaller, output)
+    say(f"{report}\nstudent     {output}")
 
 
 def push(
@@ -157,10 +152,10 @@ def finetune(
     model: Annotated[str, typer.Argument(help="sentence-transformers or transformers folder, or hub id")],
     data: Annotated[Path, typer.Option("--data", help="labelled texts or pairs")],
     output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder of the new model")],
-    task: Annotated[TaskKind, typer.Option(help="what the labels are")] = TaskKind.classification,
+    task: Annotated[TaskKind, typer.Option(help="what the labels are")] = "classification",
     text: Annotated[list[str] | None, typer.Option(help="text column; twice for pairs")] = None,
     label: Annotated[str, typer.Option(help="column with class names or scores")] = "label",
-    encoding: Annotated[Encoding | None, typer.Option(help="of pairs; default joint")] = None,
+    encoding: Annotated[Literal["joint", "separate"] | None, typer.Option(help="of pairs; default joint")] = None,
     validation: Annotated[Path | None, typer.Option(help="labelled file that chooses the best epoch")] = None,
     test: Annotated[Path | None, typer.Option(help="labelled file, scored once at the end")] = None,
     max_length: Annotated[int | None, typer.Option(help="tokens per text or joint pair", min=1)] = None,
@@ -182,8 +177,8 @@ def finetune(
         model,
         data,
         output,
-        task=task.value,
-        encoding=None if encoding is None else encoding.value,
+        task=task,
+        encoding=encoding,
         label=label,
         validation=validation,
         test=test,
@@ -260,14 +255,13 @@ def serve(
     name: Annotated[str | None, typer.Option(help="name that clients ask for; default the folder's")] = None,
     key_env: Annotated[str | None, typer.Option(help="environment variable with the key that clients send")] = None,
     batch_size: Annotated[int, typer.Option(help="texts that are encoded together", min=1)] = 64,
-    precision: Annotated[Served, typer.Option(help="int8: of an export; bfloat16: of all others")] = Served.float32,
+    precision: Annotated[Served, typer.Option(help="int8: of an export; bfloat16: of all others")] = "float32",
     quiet: Quiet = False,
 ) -> None:
     """Answer requests for vectors over HTTP, in the shape of OpenAI's /embeddings."""
     from distilvec.serving.serve import serve as start
 
-    asked: Any = precision.value
-    start(model, host=host, port=port, name=name, key_env=key_env, batch=batch_size, precision=asked, started=say)
+    start(model, host=host, port=port, name=name, key_env=key_env, batch=batch_size, precision=precision, started=say)
 
 
 def doctor() -> None:

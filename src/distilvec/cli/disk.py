@@ -61,8 +61,6 @@ class Piece:
 
     Attributes:
         kind: see `ABOUT`.
-        path: a folder, or a file.
-        size: in bytes.
         kept: why it stays even where its kind is to go: what a run or a teaching at work holds, checkpoints of an
             unfinished run, and leftovers so young that a process may still be writing them; empty otherwise.
         files: what goes with it: files that distilvec wrote, by their names and places. Links are none of them.
@@ -82,15 +80,11 @@ def pieces(folder: str | Path) -> list[Piece]:
 
     Folders are known by their manifests, and files of a store by their names; what distilvec did not write is not
     listed.
-
-    Raises:
-        DistilvecError: there is no such folder.
     """
     root = Path(folder)
     if not root.is_dir():
         raise DistilvecError("there is no such folder", where=str(root), remedy="Give the output folder of a run.")
-    held: dict[Path, bool] = {}
-    found = [replace(piece, kept=IN_USE) if _in_use(piece.path, held) else piece for piece in _walk(root)]
+    found = [replace(piece, kept=IN_USE) if _in_use(piece.path) else piece for piece in _walk(root)]
     return sorted(found, key=lambda piece: str(piece.path))
 
 
@@ -175,15 +169,11 @@ def _remove(piece: Piece) -> None:
         raise DistilvecError(f"this cannot be removed ({error.strerror})", where=str(piece.path)) from error
 
 
-def _in_use(path: Path, held: dict[Path, bool]) -> bool:
-    """Tell whether a process holds a lock in this folder, or in one around it; `held` remembers the latter."""
-    around = path.absolute().parents
-    for folder in around:
-        if folder not in held:
-            held[folder] = any(is_locked(folder / name) for name in (RUN_LOCK, "teaching.lock"))
+def _in_use(path: Path) -> bool:
+    """Tell whether a process holds a lock in this folder, or in one around it."""
+    around = [folder / name for folder in path.absolute().parents for name in (RUN_LOCK, "teaching.lock")]
     own = [Path(entry.path) for entry in _scan(path) if entry.name.endswith(".lock")]
-    own.append(path.with_name(f"{path.name}.lock"))
-    return any(held[folder] for folder in around) or any(map(is_locked, own))
+    return any(map(is_locked, (*around, *own, path.with_name(f"{path.name}.lock"))))
 
 
 def _walk(folder: Path) -> Iterator[Piece]:

@@ -11,11 +11,11 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from distilvec.cli.options import Changes, Command, Commands, Engine, Output, Quiet, at_home, say, silence
+from distilvec.cli.options import Changes, Command, Commands, Output, Quiet, at_home, say, silence
 from distilvec.errors import GO_ON, DistilvecError, printable
 from distilvec.interruption import terminable
 from distilvec.progress import LogLines, one_screen
@@ -183,7 +183,7 @@ def teach(
     shard: Annotated[
         str | None, typer.Option(help="i/n: only this share, so that n processes can teach at once")
     ] = None,
-    engine: Annotated[Engine, typer.Option(help="ray: a pool of workers (extra ray)")] = Engine.process,
+    engine: Annotated[Literal["process", "ray"], typer.Option(help="ray: a pool of workers (extra ray)")] = "process",
     workers: Annotated[
         int | None, typer.Option(help="of Ray; default one per GPU, else one per two processors", min=1)
     ] = None,
@@ -199,9 +199,9 @@ def teach(
 ) -> None:
     """Fill only the stores of a recipe's teachers and scorers."""
     share = _shard(shard)
-    if engine is Engine.process and (workers or address):
+    if engine == "process" and (workers or address):
         raise DistilvecError("--workers and --address are Ray's", remedy="Add --engine ray.")
-    if engine is Engine.ray and share:
+    if engine == "ray" and share:
         raise DistilvecError("Ray's workers take their shares themselves", where="--shard", remedy="Leave it out.")
     loaded = _recipe(recipe, changes, output)
     if dry_run:
@@ -217,7 +217,7 @@ def teach(
         return
     from distilvec.flow.ray import teach_alone, teach_with_ray
 
-    if engine is Engine.ray:
+    if engine == "ray":
         done = teach_with_ray(loaded, workers=workers, address=address)
     else:
         done = teach_alone(loaded, share)
@@ -286,7 +286,7 @@ _OWN = {"compare", "demo", "run", "teach", "train"}
 @functools.cache
 def every_command() -> typer.Typer:
     """The whole command line: `app` with the commands of the other files."""
-    from distilvec.cli import commands, index_commands, measures, planning
+    from distilvec.cli import commands, measures, planning
 
     for group, functions in (
         (
@@ -295,7 +295,7 @@ def every_command() -> typer.Typer:
         ),
         (JUDGE, (commands.evaluate, measures.compress, measures.geometry, commands.align, measures.drift)),
         (SHIP, (measures.export, commands.serve, commands.push)),
-        (INDEXES, (index_commands.check_index, index_commands.adapt)),
+        (INDEXES, (measures.check_index, measures.adapt)),
         (DEVELOP, (commands.methods, commands.new_method, commands.doctor, commands.size, commands.clean)),
     ):
         for function in functions:

@@ -1,24 +1,19 @@
-"""Commands that look at a model or at texts, and the one that exports a model."""
+"""Commands that look at a model, at texts or at an old index, and the one that exports a model."""
 
 from __future__ import annotations
 
-import tempfile
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from distilvec.cli.options import Quiet, at_home, say
+from distilvec.cli.options import Quiet, at_home, say, texts_of
 from distilvec.errors import DistilvecError
 
-#: Rows of a file that a sample of its texts is taken from.
-READ = 200_000
-
-
-class ExportFormat(StrEnum):
-    onnx = "onnx"
-    gguf = "gguf"
+#: Of an old index.
+Texts = Annotated[
+    str | None, typer.Option(help="of the rows: .txt, .jsonl, or a parquet file's column; default its text")
+]
 
 
 def geometry(
@@ -38,7 +33,7 @@ def geometry(
 
     if output is not None:
         check_place(output)  # now, not when everything is measured
-    measured = measure(load_student(model), _sampled(data, text, limit))
+    measured = measure(load_student(model), texts_of(data, text, limit))
     name = Path(model).name
     say(geometry_markdown(measured, name))
     if output is not None:
@@ -68,7 +63,7 @@ def compress(
     from distilvec.students import load_student
 
     check(output, "compression", FILES)  # now, not when everything is measured
-    texts = _sampled(data, text, 2 * limit)
+    texts = texts_of(data, text, 2 * limit)
     if len(texts) < 2 * FEWEST:
         raise DistilvecError(
             f"{len(texts)} texts are too few to compare vectors on",
@@ -93,7 +88,7 @@ def drift(
     from distilvec.report.data import clip
     from distilvec.students import load_student
 
-    measured = measure(load_student(model), _texts(old, text), _texts(new, text), sample=limit)
+    measured = measure(load_student(model), texts_of(old, text), texts_of(new, text), sample=limit)
     say(measured.sentence())
     say(f"{measured.old:,} old texts, {measured.new:,} new ones, {measured.shared:,} in both.")
     if measured.examples:
@@ -105,7 +100,7 @@ def drift(
 def export(
     model: Annotated[str, typer.Argument(help="student folder, or hub id")],
     output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder for the files")],
-    to: Annotated[ExportFormat, typer.Option(help="gguf: for llama.cpp and Ollama")] = ExportFormat.onnx,
+    to: Annotated[Literal["onnx", "gguf"], typer.Option(help="gguf: for llama.cpp and Ollama")] = "onnx",
     quantize: Annotated[bool, typer.Option(help="also int8")] = True,
     web: Annotated[bool, typer.Option("--web", help="in the layout that transformers.js opens")] = False,
     model2vec: Annotated[bool, typer.Option("--model2vec", help="of a static student: for model2vec instead")] = False,
@@ -117,8 +112,8 @@ def export(
     quiet: Quiet = False,
 ) -> None:
     """Write the whole pipeline as ONNX, float and int8, with agreement, size and speed; or as GGUF or for model2vec."""
-    if model2vec or to is ExportFormat.gguf:
-        if web or texts or text or library or (model2vec and (to is ExportFormat.gguf or not quantize)):
+    if model2vec or to == "gguf":
+        if web or texts or text or library or (model2vec and (to == "gguf" or not quantize)):
             name = "--model2vec" if model2vec else "--to gguf"
             raise DistilvecError("this format holds the model alone", where=name, remedy="Give no other.")
         from distilvec.export import export_gguf, export_model2vec
@@ -140,7 +135,7 @@ def export(
     if texts is None:
         say(export_web(model, output, quantize=quantize).table())
         return
-    searched = _texts(texts, text or "text")
+    searched = texts_of(texts, text or "text")
     title = f"Search in {texts.name.split('.')[0]}"
     report = export_web(model, output, quantize=quantize, search=searched, title=title, library=library)
     page = output / PAGE
@@ -148,20 +143,48 @@ def export(
     say(f"look at it  python3 -m http.server 8000 --directory {page}")
 
 
-def _texts(data: Path, text: str) -> list[str]:
-    from distilvec.corpus import read_corpus
+def check_index(
+    model: Annotated[str, typer.Argument(help="model that may have made the vectors: folder or hub id")],
+    vectors: Annotated[
+        str, typer.Option(help=".npy file, a table (file.parquet:column, .jsonl, .csv) or a database's")
+    ],
+    texts: Texts = None,
+    prompt: Annotated[str | None, typer.Option(help="prompt before the texts; default the model's own")] = None,
+    rows: Annotated[int, typer.Option(help="how many rows to encode again, evenly spread; 0 = all")] = 500,
+    seed: Annotated[int, typer.Option(help="of the choice of rows", min=0)] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Check whether an index and a model belong together, and say what is wrong and with which rows.
 
-    with tempfile.TemporaryDirectory(prefix="distilvec-texts-") as place:
-        return read_corpus(str(data), place, text=text, holdout=0.0).texts()
+    The exit code is 3 if they do not.
+    """
+    from distilvec.indexes import check_index as start
+
+    check = start(model, vectors, texts, prompt=prompt, rows=rows or None, seed=seed)
+    say(check.text())
+    if not check.belongs:
+        raise typer.Exit(3)
 
 
-def _sampled(data: Path, text: str, limit: int) -> list[str]:
-    """At most so many of a file's texts, from all over it."""
-    import numpy as np
+def adapt(
+    model: Annotated[str, typer.Argument(help="the new model: folder or hub id")],
+    vectors: Annotated[
+        str, typer.Option(help="the old index: .npy file, a table (file.parquet:column, .jsonl, .csv) or a database's")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", callback=at_home, help="folder of the adapted model")],
+    texts: Texts = None,
+    queries: Annotated[
+        str | None, typer.Option(help="file with query and document, a text of the index that should be found")
+    ] = None,
+    query_vectors: Annotated[str | None, typer.Option(help="the old model's vectors of the queries")] = None,
+    limit: Annotated[int, typer.Option(help="most rows to fit to", min=100)] = 50_000,
+    seed: Annotated[int, typer.Option(help="of how rows are parted", min=0)] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Fit a new model to an old index's space, from its vectors and texts alone."""
+    from distilvec.indexes import adapt as start
 
-    from distilvec.corpus import read_corpus
-    from distilvec.evenly import sampled_rows
-
-    with tempfile.TemporaryDirectory(prefix="distilvec-texts-") as place:
-        corpus = read_corpus(str(data), place, text=text, holdout=0.0, limit=READ)
-        return corpus.texts(sampled_rows(np.arange(len(corpus)), limit))
+    adaptation = start(
+        model, vectors, texts, output, queries=queries, query_vectors=query_vectors, limit=limit, seed=seed
+    )
+    say(f"{adaptation.grid().text()}\nmodel       {adaptation.model}")

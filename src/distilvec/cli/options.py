@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from enum import StrEnum
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +11,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from distilvec.errors import DistilvecError, printable
+
+#: Rows of a file that a sample of its texts is taken from.
+READ = 200_000
 
 
 def say(text: str) -> None:
@@ -61,17 +64,8 @@ Output = Annotated[
 ]
 
 
-class Engine(StrEnum):
-    process = "process"
-    ray = "ray"
-
-
 def integers(text: str | None, option: str, example: str) -> list[int] | None:
-    """Integers from 1 between commas, as an option names them; None where it does not.
-
-    Raises:
-        DistilvecError: something else stands there.
-    """
+    """Integers from 1 between commas, as an option names them; None where it does not."""
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
@@ -81,3 +75,15 @@ def integers(text: str | None, option: str, example: str) -> list[int] | None:
             f'"{text[:200]}" is neither a number nor a list of numbers', where=option, remedy=f"For example {example}."
         )
     return [int(part) for part in parts]
+
+
+def texts_of(data: Path, text: str, sample: int | None = None) -> list[str]:
+    """The texts of a file; with `sample` at most so many, from all over its first `READ`."""
+    import numpy as np
+
+    from distilvec.corpus import read_corpus
+    from distilvec.evenly import sampled_rows
+
+    with tempfile.TemporaryDirectory(prefix="distilvec-texts-") as place:
+        corpus = read_corpus(str(data), place, text=text, holdout=0.0, limit=None if sample is None else READ)
+        return corpus.texts(None if sample is None else sampled_rows(np.arange(len(corpus)), sample))

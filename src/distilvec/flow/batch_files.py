@@ -28,11 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def write_batch_files(recipe: Recipe, folder: Path) -> list[str]:
-    """Write `NAME-1.jsonl` ... with requests for what each service's store lacks, asking nobody; a line on each file.
-
-    Raises:
-        DistilvecError: no teacher of the recipe is a service.
-    """
+    """Write `NAME-1.jsonl` ... with requests for what services' stores lack, asking nobody; a line on each file."""
     said = []
     for section, corpus, place, store in _services(recipe):
         prompted = ((section.prompt or "") + text for text in lacking_texts(corpus, store))
@@ -55,7 +51,7 @@ def take_results(recipe: Recipe, files: Sequence[Path]) -> list[str]:
     """
     said = []
     for section, corpus, place, before in _services(recipe):
-        first = next((each for each in _results(files, section.name) if each.vector is not None), None)
+        first = next((each for each in read_results(_lines(files), section.name) if each.vector is not None), None)
         if first is None or first.vector is None:
             raise _unfit(f"no line is an answer to a request for teacher {section.name}", files)
         _check_model(section, first, files)
@@ -64,7 +60,7 @@ def take_results(recipe: Recipe, files: Sequence[Path]) -> list[str]:
         store = SignalStore.create(place, teacher.card, teacher.card.width, section.storage)
         with StopSignals() as signals, alone(place, signals):
             wanted = {teacher.key(text) for text in lacking_texts(corpus, store)}
-            taken = teacher.take(place, _results(files, section.name), wanted)
+            taken = teacher.take(place, read_results(_lines(files), section.name), wanted)
             filled = fill_store(store, teacher, corpus)
         failed = f"; {taken.failed:,} requests failed ({taken.failure})" if taken.failed else ""
         said.append(f"{place}: {len(store):,} rows, {filled.taught:,} new, {filled.absent:,} missing{failed}")
@@ -107,10 +103,6 @@ def _services(recipe: Recipe) -> Iterator[tuple[ServiceSection, Corpus, Path, Si
     for section in sections:
         place = recipe.place / "stores" / section.name
         yield section, corpus, place, SignalStore.open(place) if (place / "store.json").exists() else None
-
-
-def _results(files: Sequence[Path], name: str) -> Iterator[Result]:
-    return read_results(_lines(files), name)
 
 
 def _lines(files: Sequence[Path]) -> Iterator[bytes]:

@@ -18,12 +18,11 @@ from distilvec.errors import DistilvecError, DivergedError, EnvironmentProblem
 from distilvec.evenly import sampled_rows
 from distilvec.files import read_record, write_record
 from distilvec.flow.fit import Trained, fit
-from distilvec.flow.identity import comparison_identity
 from distilvec.flow.judge import (
     FEWEST_HELD_OUT,
     TASK,
     answers_alike,
-    knows_tasks,
+    compared_models,
     predictor_of,
     supervises,
     task_score,
@@ -31,26 +30,19 @@ from distilvec.flow.judge import (
 from distilvec.flow.lessons import Lessons, ask_teacher, held_out, teach
 from distilvec.flow.output import output_folder
 from distilvec.flow.pin import SAVED
-from distilvec.flow.prepare import Prepared, Teachers, judging_tasks, later_start, make_start
+from distilvec.flow.prepare import Prepared, Teachers, judging_tasks, make_start
 from distilvec.flow.settle import settle
-from distilvec.flow.start import FOLDER, start_key
+from distilvec.flow.start import FOLDER, Start, start_key
 from distilvec.flow.variants import changed, slug
-from distilvec.judging import (
-    FREE,
-    TRAINED,
-    UNTRAINED,
-    CachedEncoder,
-    NeighbourTask,
-    RidgeMapped,
-    Score,
-    agreement,
-    judge,
-)
+from distilvec.judging import TRAINED, CachedEncoder, NeighbourTask, Score, agreement, judge
 from distilvec.judging.automatic import halves
+from distilvec.judging.identity import content_digest
 from distilvec.judging.tasks import JudgingTask
 from distilvec.recipe import Recipe, given
 from distilvec.recipe.same_student import differences
+from distilvec.scorers.load import open_scorer
 from distilvec.tasks.predictor import Predictor
+from distilvec.teachers.cards import hash_files
 from distilvec.training.checkpoint import newest_checkpoint, other_code, read_state
 from distilvec.training.checks import companions_of
 
@@ -65,9 +57,7 @@ class Bench:
     """The parts that all runs of a comparison share.
 
     Args:
-        recipe: of the comparison, with teachers and student.
         variants: name -> recipe.
-        corpus, teachers: opened.
         named: the tasks that the recipe names.
         tune: rates will be chosen; tasks made of held-out items are then made of the half that none is chosen on.
 
@@ -96,7 +86,13 @@ class Bench:
             self.tuned_on, judged = halves(corpus)
         self.tasks = compared_tasks(recipe, judged, named)
         if not self.tasks and not supervises(recipe):
-            raise _nothing_to_judge_on(corpus, halved=judged is not corpus)
+            halved = judged is not corpus
+            half = f": one half of the {len(corpus.holdout_rows)} held-out items chooses rates" if halved else ""
+            raise DistilvecError(
+                f"there is nothing to judge the methods on{half}",
+                where="corpus.holdout" if halved else "judging.tasks",
+                remedy="Name tasks, or hold out more texts (corpus.holdout), of which --tune takes half.",
+            )
         self.identity = comparison_identity(recipe, corpus, teachers, self.tasks)
         self.baseline_file = self.folder / "baselines" / f"{self.identity}.json"
         self.tried: dict[str, dict[float, float | None]] = {}
@@ -142,7 +138,9 @@ class Bench:
     def one(self, name: str, recipe: Recipe, place: Path) -> Prepared:
         """Return what one training learns, in a folder of its own, with a student of its own seed."""
         recipe = recipe.model_copy(update={"output": str(place)})
-        return replace(self.prepared[name], recipe=recipe, start=later_start(recipe, self.corpus, self.teachers))
+        # Made when it is first opened: of many trainings most are finished already.
+        start = Start(lambda: make_start(recipe, self.corpus, self.teachers).open())
+        return replace(self.prepared[name], recipe=recipe, start=start)
 
     def holds_for(self, one: Prepared) -> list[str]:
         """Return what a training's results hold for: its recipe, what is shared, the code of a user's own method."""
@@ -200,18 +198,17 @@ class Bench:
         trained = fit(one, lessons, resume=_resumes(one))
         one.corpus.kind.ship(one, lessons, trained, one.output / "student")
         self._judge_baselines(one, lessons, trained)
-        judged = self._judged({TRAINED: self._opened(one)})[TRAINED]
-        judged |= self._task_score(one) if supervises(one.recipe) else {}
+        student = one.output / "student"
+        judged = self._judged({TRAINED: one.corpus.kind.open_shipped(one.recipe, student)})[TRAINED]
+        if supervises(one.recipe):
+            trusted = one.section.trust_remote_code
+            judged |= task_score(one.recipe, Predictor.load(student, trust_remote_code=trusted))
         scores = {task: score.to_dict(outputs=True) for task, score in judged.items()}
         write_record(file, {"identity": self.holds_for(one), "scores": scores})
         _forget(one.output)
         shown = ", ".join(f"{task} {100 * score.value:.1f}" for task, score in judged.items())
         logger.info("%s, seed %d: %s", name, recipe.training.seed, shown)
         return judged
-
-    def _task_score(self, one: Prepared) -> Scores:
-        trusted = one.section.trust_remote_code
-        return task_score(one.recipe, Predictor.load(one.output / "student", trust_remote_code=trusted))
 
     def baselines(self) -> dict[str, list[Scores]]:
         """Teacher, untrained student and free baseline, one run each."""
@@ -227,37 +224,18 @@ class Bench:
         """Scores on the tasks that look at vectors; none where the recipe's task is all there is."""
         return judge(models, self.tasks).scores if self.tasks else {model: {} for model in models}
 
-    def _opened(self, one: Prepared) -> Any:
-        """A finished student."""
-        return one.corpus.kind.open_shipped(one.recipe, one.output / "student")
-
     def _judge_baselines(self, one: Prepared, lessons: Lessons, trained: Trained) -> None:
         """Judge them once, with the first run's student before training."""
-        file, recipe, first, fitted = self.baseline_file, one.recipe, lessons.first, trained.fitted
+        file, recipe, fitted = self.baseline_file, one.recipe, trained.fitted
         names = [task.name for task in self.tasks] + ([TASK] if supervises(recipe) else [])
         if read_record(file).get("tasks") == names:
             return
-        untrained = CachedEncoder(one.start.open())
-        models: dict[str, Any] = {}
-        teacher = None if first is None else first.teacher
-        if first is not None and teacher is not None:
-            encoder = first.encoder(one.corpus)
-            if knows_tasks(first, encoder, self.tasks):
-                models[teacher.card.name] = encoder
-        models[UNTRAINED] = untrained
-        if fitted.free_map and one.corpus.kind.embeds:
-            models[FREE] = RidgeMapped(untrained, fitted.free_map[0])
-        judged = self._judged(models)
-        if (
-            teacher is not None
-            and teacher.card.name in judged
-            and teacher.head is not None
-            and supervises(recipe)
-            and fitted.task is not None
-            and fitted.task.head is not None
-            and answers_alike(teacher.head, fitted.task.head, teacher.card.name)
-        ):
-            judged[teacher.card.name] |= task_score(recipe, predictor_of(teacher))
+        first = lessons.taught[:1]
+        judged = self._judged(compared_models(first, one.corpus, self.tasks, one.start.open(), fitted))
+        head = fitted.task.head if fitted.task is not None and supervises(recipe) else None
+        for teacher in [each.teacher for each in first if each.teacher.card.name in judged]:
+            if head is not None and teacher.head is not None and answers_alike(teacher.head, head, teacher.card.name):
+                judged[teacher.card.name] |= task_score(recipe, predictor_of(teacher))
         scores = {
             model: {task: score.to_dict(outputs=True) for task, score in by_task.items()}
             for model, by_task in judged.items()
@@ -315,6 +293,26 @@ class Bench:
         return found
 
 
+def comparison_identity(recipe: Recipe, corpus: Corpus, teachers: Teachers, tasks: Sequence[JudgingTask]) -> str:
+    """32 hex digits, equal where corpus, teachers, scorers, untrained student, tasks and labelled files are equal.
+
+    To be asked before the teacher settles what is right in a task (`settle_tasks`).
+    """
+    section, task = given(recipe.student, "student"), recipe.task
+    folder = Path(section.model or "").expanduser()
+    files = [file for file in folder.rglob("*") if file.is_file()] if section.model and folder.is_dir() else []
+    if folder.is_file():  # of a pretrained network
+        folder, files = folder.parent, [folder]
+    seed = 0 if section.model else recipe.training.seed  # what is made by chance is another student with another
+    student = [hash_files(folder, files), start_key(section, recipe.teachers, corpus, seed)]
+    both = zip(teachers.each, recipe.teachers, strict=True)
+    taught = [recipe.combine, *([teacher.card.fingerprint, each.weight] for teacher, each in both)]
+    labelled = [Path(file) for file in (task.validation, task.test) if file] if task is not None else []
+    supervised = None if task is None else task.model_dump(mode="json")
+    scorers = [open_scorer(each).card.fingerprint for each in recipe.scorers]
+    return content_digest([corpus.fingerprint, student, taught, scorers, list(tasks), supervised, labelled])
+
+
 def quality(corpus: Corpus, lessons: Lessons) -> Callable[[Any], float]:
     """Return what rates are chosen by: agreement with the first teacher on held-out items."""
     texts, vectors = held_out(corpus, lessons.first)
@@ -345,21 +343,6 @@ def compared_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask])
     if corpus.teacher_keys is not corpus.keys:  # as it was taught; it may not know the student's language
         task.teacher_texts = dict(zip(texts, corpus.teacher_texts(rows), strict=True))
     return [task]
-
-
-def _nothing_to_judge_on(corpus: Corpus, *, halved: bool) -> DistilvecError:
-    if not halved:
-        return DistilvecError(
-            "there is nothing to judge the methods on",
-            where="judging.tasks",
-            remedy="Name tasks in the recipe, or hold out more texts for the teacher's neighbours (corpus.holdout).",
-        )
-    return DistilvecError(
-        f"one half of the {len(corpus.holdout_rows)} held-out items chooses rates, and the other is too small to judge "
-        "on",
-        where="corpus.holdout",
-        remedy="Hold out a larger share, name tasks, or leave --tune out.",
-    )
 
 
 def _differing(saved: str, recipe: Recipe) -> list[str]:

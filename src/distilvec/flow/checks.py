@@ -18,7 +18,7 @@ from distilvec.judging.verdict import too_few
 from distilvec.modules.invariance import warn_of_batches
 from distilvec.modules.pipeline import default_prompt, side_prompt
 from distilvec.modules.promised_tokens import ENDS_BARE, ends_bare
-from distilvec.recipe import Recipe, TeacherSection
+from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
 from distilvec.training.checks import check_training, companions_of
 
@@ -38,25 +38,11 @@ FEWEST_TRAINED = 40
 
 
 def check(prepared: Prepared, student: SentenceTransformer) -> None:
-    """Check that a run can be done, as far as recipe, corpus, untrained student and teachers tell.
-
-    Raises:
-        DistilvecError: the corpus' labels are of another kind than the task, or say of pairs what the method ignores;
-            a teacher's store is another teacher's, `training.best` names nothing that will be measured, the method
-            cannot work with the student or the teachers, or training would refuse its arguments.
-        DataError: a labelled file of the task that is not there, has no usable row, or a label that the corpus lacks.
-    """
+    """Check that a run can be done, as far as recipe, corpus, untrained student and teachers tell."""
     recipe, corpus, needs = prepared.recipe, prepared.corpus, prepared.needs
     if recipe.task is not None:
         corpus.kind.check_files(recipe, corpus)
-    if prepared.section.interpolate and recipe.task is not None:
-        raise DistilvecError(
-            "the task's head reads the student as it was trained, not one between that and its start",
-            where="student.interpolate",
-            remedy="Leave it out.",
-        )
     _check_prompts(prepared, student)
-    _check_stores(prepared)
     measured = _measured(prepared)
     if recipe.training.best is not None:
         _check_best(recipe.training.best.removeprefix("eval_"), measured)
@@ -118,7 +104,8 @@ def _check_prompts(prepared: Prepared, student: SentenceTransformer) -> None:
 def _check_truth(recipe: Recipe, tasks: Sequence[JudgingTask]) -> None:
     """Check that there is a teacher to say what is right in tasks whose truth is a teacher's own search."""
     asked = [task.name for task in tasks if task.kind == "neighbours" and getattr(task, "teacher", None) is None]
-    if not asked or (recipe.teachers and all(each.knows_all for each in _judge_of(recipe))):
+    judges = recipe.teachers if recipe.combine != "separate" else recipe.teachers[:1]
+    if not asked or (judges and all(each.knows_all for each in judges)):
         return
     what = "the teacher is a file of vectors" if recipe.teachers else "there is no teacher"
     raise DistilvecError(
@@ -140,22 +127,10 @@ def _check_answers(recipe: Recipe, corpus: Corpus) -> None:
         )
 
 
-def _check_stores(prepared: Prepared) -> None:
-    """Check that no store of a teacher's name is another teacher's, or of another shape."""
-    for section, teacher in zip(prepared.recipe.teachers, prepared.teachers.each, strict=True):
-        folder = prepared.place / "stores" / section.name
-        if (folder / "store.json").exists():
-            SignalStore.create(folder, teacher.card, teacher.card.width, section.storage)
-
-
 def check_scorers(recipe: Recipe, corpus: Corpus) -> None:
     """Check, before teachers are asked (and paid), that the scorers can be.
 
     A model is opened for a moment, off the teacher's device: its weights would lie beside the teacher's in memory.
-
-    Raises:
-        DistilvecError: the corpus has single texts, a scorer cannot be had, or its store is another scorer's.
-        DataError: a table has no score for any of the corpus' pairs.
     """
     if not recipe.scorers:
         return
@@ -186,11 +161,6 @@ def _check_negatives(recipe: Recipe, corpus: Corpus) -> None:
         where="corpus.text",
         remedy="Add a column of negatives: `distilvec mine` finds them.",
     )
-
-
-def _judge_of(recipe: Recipe) -> list[TeacherSection]:
-    """The teacher whose search it is: the first, or all as one."""
-    return recipe.teachers if recipe.combine != "separate" else recipe.teachers[:1]
 
 
 def check_task_files(recipe: Recipe, corpus: Corpus) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from distilvec.errors import DistilvecError, Interrupted
+from distilvec.corpus.lazy import LazyTexts
+from distilvec.errors import DistilvecError
 from distilvec.interruption import StopSignals
-from distilvec.store import FillReport, SignalStore
-from distilvec.store.fill import distinct_positions
-from distilvec.store.layout import key_words, read_format, read_identity
+from distilvec.store import FillReport, SignalStore, fill
+from distilvec.store.layout import read_format, read_identity
 from distilvec.store.turns import alone
 from distilvec.teachers import Capabilities, Teacher, TeacherCard
 from distilvec.teachers.cards import fingerprint
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from distilvec.corpus import Corpus
     from distilvec.flow.teach import Taught
 
-logger = logging.getLogger(__name__)
 How = Literal["concatenate", "average"]
 _CHUNK = 8192
 #: Characters of the teachers' names in that of a folder, which may have 255 in all.
@@ -40,8 +37,7 @@ class CombinedTeacher(Teacher):
 
     with n(x) = x / ||x|| and weights that add up to 1. Vectors have length 1.
 
-    Attributes:
-        card: who it is. Its fingerprint covers the teachers', the weights and how they are combined.
+    The card's fingerprint covers the teachers', the weights and how they are combined.
 
     Raises:
         DistilvecError: teachers of different widths cannot be averaged.
@@ -65,6 +61,7 @@ class CombinedTeacher(Teacher):
             gaps=any(each.gaps for each in parts),
         )
         cards = [teacher.card for teacher in teachers]
+        sizes = [card.parameters for card in cards]
         self.card = TeacherCard(
             name="+".join(card.name for card in cards),
             kind="combined",
@@ -73,9 +70,7 @@ class CombinedTeacher(Teacher):
             width=sum(widths) if how == "concatenate" else widths[0],
             normalized=True,
             licence=_licence([card.licence for card in cards]),
-            parameters=None
-            if any(card.parameters is None for card in cards)
-            else sum(c.parameters or 0 for c in cards),
+            parameters=None if None in sizes else sum(size or 0 for size in sizes),
         )
 
     def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
@@ -122,12 +117,7 @@ def _licence(stated: Sequence[str | None]) -> str | None:
 
 
 def name_of_store(teacher: CombinedTeacher, stores: Sequence[Path], dtype: str) -> str:
-    """The folder's name: another one where teachers or weights change, or where a store of theirs was made anew.
-
-    Args:
-        stores: those of the teachers.
-        dtype: of the combined one.
-    """
+    """The folder's name: another one where teachers or weights change, or where a store of theirs was made anew."""
     made = [(read_identity(store), read_format(store).dtype) for store in stores]
     known = any(identity for identity, _ in made)
     digest = fingerprint(teacher.card.fingerprint, made, dtype) if known else teacher.card.fingerprint
@@ -142,17 +132,7 @@ def combine(
     dtype: str,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[CombinedTeacher, SignalStore, FillReport, TeacherReport]:
-    """The combined teacher of taught ones, with a store of its own made from theirs; nothing is encoded again.
-
-    Args:
-        stores: where stores lie.
-        dtype: of the store.
-
-    Raises:
-        DistilvecError: as `CombinedTeacher`.
-        EnvironmentProblem: the disk is full.
-        Interrupted: Ctrl-C or SIGTERM; what was combined is kept.
-    """
+    """The combined teacher of taught ones, with a store of its own made from theirs; nothing is encoded again."""
     teacher = CombinedTeacher([each.teacher for each in taught], [each.weight for each in taught], how)
     folder = stores / name_of_store(teacher, [each.store.path for each in taught], dtype)
     store = SignalStore.create(folder, teacher.card, teacher.card.width, dtype)
@@ -160,6 +140,25 @@ def combine(
     filled = _fill(store, teacher, taught, corpus.teacher_keys, progress)
     seen = TeacherReport(teacher.card, taught[0].seen.examples, taught[0].seen.texts, None, None)
     return teacher, store, filled, seen
+
+
+class _FromStores(Teacher):
+    """A combined teacher that is asked for rows of a corpus, and puts together what its parts' stores have of them."""
+
+    can = Capabilities(gaps=True, chunk=_CHUNK)
+
+    def __init__(self, teacher: CombinedTeacher, taught: Sequence[Taught], keys: np.ndarray) -> None:
+        self.card, self.teacher, self.taught, self.keys = teacher.card, teacher, taught, keys
+
+    def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
+        keys = self.keys[np.asarray(texts, np.int64)]
+        rows = np.stack([each.store.rows(keys) for each in self.taught])
+        here = (rows >= 0).all(0)
+        vectors = np.full((len(keys), self.card.width), np.nan, np.float32)
+        if here.any():
+            parts = [each.store.read(row[here]) for each, row in zip(self.taught, rows, strict=True)]
+            vectors[here] = self.teacher.combined(parts)
+        yield np.arange(len(keys)), vectors
 
 
 def _fill(
@@ -170,44 +169,12 @@ def _fill(
     progress: Callable[[int, int], None] | None,
 ) -> FillReport:
     """Write the combined vectors that the store lacks of these keys."""
-    distinct = distinct_positions(key_words(keys), None)
-    began, written, absent = time.monotonic(), 0, 0
+    rows = LazyTexts(lambda places: [str(place) for place in places.tolist()], range(len(keys)))
     # Of the processes of a distributed training the first makes it, the others find it.
     with StopSignals() as signals, alone(store.path, signals):
-        store.refresh()
-        todo = distinct[store.missing_at(keys, distinct)]
-        # No writer if nothing is missing: it would leave a part without rows.
-        with store.writer() if len(todo) else nullcontext() as writer:
-            for start in range(0, len(todo), _CHUNK):
-                part = keys[todo[start : start + _CHUNK]]
-                rows = np.stack([each.store.rows(part) for each in taught])
-                here = (rows >= 0).all(0)
-                if here.any():
-                    vectors = [each.store.read(row[here]) for each, row in zip(taught, rows, strict=True)]
-                    assert writer is not None
-                    writer.add(part[here], teacher.combined(vectors))
-                written, absent = written + int(here.sum()), absent + int((~here).sum())
-                if progress:
-                    progress(len(distinct) - len(todo) + start + len(part), len(distinct))
-                if signals.number is not None:
-                    break
-        store.refresh()
-        store.build_index()
-    if signals.number is not None:
-        raise Interrupted(
-            f"stopped by {signals.name} while the teachers were combined; {written:,} more vectors are kept",
-            where=str(store.path),
-            remedy="Run the same command again to go on.",
-            number=signals.number,
-        )
-    new = min(written, max(each.filled.taught for each in taught))  # vectors that were there are only put together
-    return FillReport(
-        items=len(keys),
-        distinct=len(distinct),
-        present=len(distinct) - absent - new,
-        taught=new,
-        seconds=sum(each.filled.seconds for each in taught) + time.monotonic() - began,
-        parts=store.parts,
-        set_aside={},
-        absent=absent,
-    )
+        filled = fill(store, _FromStores(teacher, taught, keys), rows, keys, progress=progress, stop=signals.came)
+    told = f"stopped by {signals.name} while the teachers were combined; {filled.taught:,} more vectors are kept"
+    signals.check(told, store.path)
+    new = min(filled.taught, max(each.filled.taught for each in taught))  # the others are only put together
+    seconds = filled.seconds + sum(each.filled.seconds for each in taught)
+    return replace(filled, present=filled.distinct - filled.absent - new, taught=new, seconds=seconds)

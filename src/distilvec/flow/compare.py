@@ -82,21 +82,8 @@ def compare(
 ) -> Comparison:
     """Train every method with every seed, judge all students by the same code, and compare.
 
-    Args:
-        recipe: data, student, steps and tasks. Its `output` gets the results; its `cache` (default: its `output`)
-            the shared corpus and stores.
-        methods: "name" or "name:key=value,key=value" with options of the method, or of the optimizer
-            ("talas:optimizer.sharpness.kind=asam"); or dictionaries with `name`, options, `optimizer` (a dictionary)
-            and `label`, the row's name in the table and below `runs/`. A class of one's own is "module:Class", or the
-            class; "auto" is what a run without a method takes for this student. The recipe's own method keeps the
-            recipe's options where none are given.
-        seeds: runs per method, with the recipe's seed and the following ones.
-        tune: choose each method's learning rate among a third of the recipe's, itself and three times it, by the
-            correlation of similarities with the teacher's on held-out texts after one epoch.
-        reference: the method that the others are compared with; default the first.
-
-    Raises:
-        DistilvecError: an unknown method or option, no tasks, or a folder with runs of another recipe.
+    Args as for `distilvec.compare`, whose recipe has data, student, steps and tasks. Its `output` gets the results; its
+    `cache` (default: its `output`) the shared corpus and stores.
     """
     variants = variants_of(recipe, methods)
     first = row_of(reference, variants) if reference else next(iter(variants))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from distilvec.corpus import Corpus
 from distilvec.corpus.keys import distinct_rows
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.evenly import evenly_spaced, sampled_rows
@@ -20,7 +19,6 @@ from distilvec.judging.agreement import likeness
 from distilvec.judging.compression import CompressedEncoder, Form, calibrated, forms
 from distilvec.judging.tasks import JudgingTask, check_tasks
 from distilvec.progress import Ticker
-from distilvec.recipe import Recipe, given
 from distilvec.report.rows import entry_of
 from distilvec.report.sections.compressed import CompressedRow, Compression
 from distilvec.students import load_student, ship
@@ -28,6 +26,7 @@ from distilvec.students import load_student, ship
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from distilvec.flow.prepare import Prepared
 
 MILLION = 1_000_000
 TIMED_TEXTS = 256
@@ -58,8 +57,6 @@ def compress(
         calibration: other texts, for the range of int8 vectors.
         tasks: scored in every form.
         widths: prefixes; None = halves down to 32.
-        with_speed: whether to time the models.
-        trust_remote_code: whether code that comes with the student may run.
 
     Raises:
         DistilvecError: a prefix wider than the vectors, too few texts, or a task that cannot score the student.
@@ -94,24 +91,23 @@ def compress(
     return Compression(rows=rows, texts=len(texts), calibrated_on=len(calibration), notes=notes)
 
 
-def compress_run(
-    recipe: Recipe, corpus: Corpus, tasks: Sequence[JudgingTask], student: SentenceTransformer
-) -> Compression | None:
+def compress_run(prepared: Prepared, student: SentenceTransformer) -> Compression | None:
     """The table for a run's report: held-out texts, calibrated on training texts; prefixes are the method's.
 
-    None if the recipe does not ask for it, or if fewer than 20 texts are held out.
+    None if fewer than 20 texts are held out.
     """
+    recipe, corpus = prepared.recipe, prepared.corpus
     held = sampled_rows(distinct_rows(corpus.keys, corpus.holdout_rows), MOST)
-    if not recipe.judging.compression or len(held) < FEWEST:
+    if len(held) < FEWEST:
         return None
     return compress(
         student,
         corpus.texts(held),
         corpus.texts(sampled_rows(np.asarray(corpus.train_rows), MOST)),
-        tasks,
+        prepared.tasks,
         widths=list(recipe.method.build().prefixes) or None,
         with_speed=recipe.judging.speed,
-        trust_remote_code=given(recipe.student, "student").trust_remote_code,
+        trust_remote_code=prepared.section.trust_remote_code,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from distilvec import plain_yaml
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError
 from distilvec.flow.start import make_student, source_model, teacher_model
@@ -39,9 +40,6 @@ def with_defaults(recipe: Recipe, corpus: Corpus, *, choose_method: bool = True)
 
     Returns:
         A recipe without open settings, whose `chosen` says what was filled in and why.
-
-    Raises:
-        DistilvecError: no student of about the wanted size can be cut out of the teacher.
     """
     if not is_open(recipe):
         return recipe
@@ -97,12 +95,8 @@ def training_defaults(recipe: Recipe, corpus: Corpus) -> Recipe:
 
 def _told(entry: Mapping[str, Any]) -> str:
     """A method and its options, as a line says them."""
-    options = ", ".join(f"{name}: {_shown(value)}" for name, value in entry.items() if name != "name")
-    return f"{entry['name']} ({options})" if options else str(entry["name"])
-
-
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    options = plain_yaml.flow({name: value for name, value in entry.items() if name != "name"})
+    return f"{entry['name']} ({options[1:-1]})" if options != "{}" else str(entry["name"])
 
 
 def is_open(recipe: Recipe) -> bool:

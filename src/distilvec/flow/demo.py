@@ -24,6 +24,7 @@ HELD_OUT_PAIRS = 600
 PIECES = 4500
 #: The word that stands for a static student where another student is named; its table has room for more pieces.
 STATIC, TABLE_PIECES = "static", 10_000
+_PARTS = ("summary", "description")
 
 
 def demo_teacher() -> str:
@@ -55,7 +56,6 @@ def demo_recipe(
     """The demo as a recipe for `run`; its corpus and evaluation files are written below `output/data`.
 
     Args:
-        output: folder of the run.
         teacher, method, student: parts to swap; the student `static` is a table of the teacher's word vectors. What
             is not swapped is what any recipe gets that leaves it open.
         cross_tokenizer: train a student with its own byte-level BPE tokenizer.
@@ -89,7 +89,7 @@ def demo_recipe(
         source = None if fresh else "teacher"
         part = {"fresh": {"layers": 2, "width": 384, "heads": 12, "vocabulary": PIECES, "embeddings_from": source}}
     recipe = {
-        "corpus": {"path": str(corpus), "domain": "package"},
+        "corpus": {"path": corpus, "domain": "package"},
         "teachers": [{"name": "teacher", "model": teacher or demo_teacher()}],
         "student": {**part, "max_length": 128},
         "judging": {"tasks": tasks},
@@ -98,42 +98,28 @@ def demo_recipe(
     return Recipe.build(recipe if method is None else {**recipe, "method": {"name": method}})
 
 
-def write_data(folder: Path, texts: int) -> tuple[Path, list[dict[str, Any]]]:
-    """Training texts, and tasks on pairs that are held out."""
+def write_data(folder: Path, texts: int) -> tuple[str, list[dict[str, Any]]]:
+    """The file of training texts, and tasks on pairs that are held out."""
     from distilvec.corpus.docstrings import docstring_pairs
 
     pairs = docstring_pairs(limit=texts // 2 + HELD_OUT_PAIRS)
     held, train = pairs[:HELD_OUT_PAIRS], pairs[HELD_OUT_PAIRS:]
-    corpus = folder / "train.jsonl"
-    _write(
-        corpus,
-        [{"text": pair[part], "package": pair["package"]} for pair in train for part in ("summary", "description")],
-    )
-    _write(folder / "queries.jsonl", [{"_id": f"q{i}", "text": pair["summary"]} for i, pair in enumerate(held)])
-    _write(folder / "documents.jsonl", [{"_id": f"d{i}", "text": pair["description"]} for i, pair in enumerate(held)])
-    _write(folder / "qrels.jsonl", [{"query_id": f"q{i}", "doc_id": f"d{i}", "relevance": 1} for i in range(len(held))])
     labelled = [{"text": f"{pair['summary']} {pair['description']}", "label": pair["package"]} for pair in held]
-    _write(folder / "package-train.jsonl", labelled[::2])
-    _write(folder / "package-test.jsonl", labelled[1::2])
-    place = str(folder)
-    return corpus, [
-        {
-            "name": "retrieval",
-            "kind": "retrieval",
-            "queries": f"{place}/queries.jsonl",
-            "corpus": f"{place}/documents.jsonl",
-            "qrels": f"{place}/qrels.jsonl",
-        },
-        {
-            "name": "package",
-            "kind": "classification",
-            "train": f"{place}/package-train.jsonl",
-            "test": f"{place}/package-test.jsonl",
-            "protocol": "tuned",
-        },
-        {"name": "clusters", "kind": "clustering", "test": f"{place}/package-test.jsonl"},
+    rows: dict[str, list[dict[str, Any]]] = {
+        "train": [{"text": pair[part], "package": pair["package"]} for pair in train for part in _PARTS],
+        "queries": [{"_id": f"q{i}", "text": pair["summary"]} for i, pair in enumerate(held)],
+        "documents": [{"_id": f"d{i}", "text": pair["description"]} for i, pair in enumerate(held)],
+        "qrels": [{"query_id": f"q{i}", "doc_id": f"d{i}", "relevance": 1} for i in range(len(held))],
+        "package-train": labelled[::2],
+        "package-test": labelled[1::2],
+    }
+    files = {name: str(folder / f"{name}.jsonl") for name in rows}
+    for name, each in rows.items():
+        write_text(Path(files[name]), "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in each))
+    search = {"queries": files["queries"], "corpus": files["documents"], "qrels": files["qrels"]}
+    probe = {"train": files["package-train"], "test": files["package-test"], "protocol": "tuned"}
+    return files["train"], [
+        {"name": "retrieval", "kind": "retrieval", **search},
+        {"name": "package", "kind": "classification", **probe},
+        {"name": "clusters", "kind": "clustering", "test": files["package-test"]},
     ]
-
-
-def _write(file: Path, rows: list[dict[str, Any]]) -> None:
-    write_text(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

@@ -128,7 +128,7 @@ def _finetune(recipe: Recipe, target: Path, work: Path) -> None:
     """Run the recipe and put its model in place, unless an equal call did so."""
     files, model = _files(recipe), str(given(recipe.student, "student").model)
     digest = _digest(recipe, files)
-    if _is_done(target, digest):
+    if read_record(target / "task" / RECORD).get("digest") == digest:
         logger.info("%s is fine-tuned already, by an equal call; remove it to do it again", target)
         if folders.read(work).get("digest") == digest:  # that call was killed at its very end
             folders.remove_all(work)
@@ -166,11 +166,7 @@ def _student(
 
 
 def _columns(task: Kind, text: str | Sequence[str] | None) -> str | list[str]:
-    """The text columns.
-
-    Raises:
-        DistilvecError: more or fewer than the task reads, or a model that is to write.
-    """
+    """The text columns."""
     if task == "generation":
         raise DistilvecError(
             "a model that writes is fine-tuned by a recipe",
@@ -189,11 +185,7 @@ def _columns(task: Kind, text: str | Sequence[str] | None) -> str | list[str]:
 
 
 def _measured(recipe: Recipe, rows: int) -> Recipe:
-    """The recipe, in which with validation data an evaluation per epoch chooses the best checkpoint.
-
-    Raises:
-        DistilvecError: keys that make no sense for a fine-tuning.
-    """
+    """The recipe, in which with validation data an evaluation per epoch chooses the best checkpoint."""
     training, task = recipe.training, given(recipe.task, "task")
     if task.validation is None:
         asked = [key for key in ("best", "evaluate_every", "patience") if getattr(training, key) is not None]
@@ -265,11 +257,6 @@ def _digest(recipe: Recipe, files: Mapping[str, Examples]) -> str:
 # what is done
 
 
-def _is_done(target: Path, digest: str) -> bool:
-    """Tell whether an equal call finished this folder."""
-    return bool(read_record(target / "task" / RECORD).get("digest") == digest)
-
-
 def _run(recipe: Recipe, digest: str) -> Run:
     """Run it, or go on with what an equal call began; checkpoints of an unequal one are removed."""
     work, recipe = folders.claim(recipe.output), pin(recipe)
@@ -301,11 +288,7 @@ def _scores(done: Run, files: Mapping[str, Examples]) -> dict[str, Any]:
 
 
 def _keep(done: Run, target: Path, record: Mapping[str, Any]) -> None:
-    """Put the model where it belongs, with record and report.
-
-    Raises:
-        EnvironmentProblem: it cannot be written.
-    """
+    """Put the model where it belongs, with record and report."""
     student = done.folder / "student"
     try:
         write_record(student / "task" / RECORD, record)

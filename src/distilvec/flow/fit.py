@@ -17,13 +17,11 @@ from torch import nn
 
 from distilvec import training
 from distilvec.corpus import Corpus
-from distilvec.errors import DistilvecError
 from distilvec.evenly import sampled_rows
-from distilvec.flow.lessons import Lessons, held_out, sources
+from distilvec.flow.lessons import Lessons, held_out
 from distilvec.flow.prepare import Prepared, fresh_method, fresh_task
 from distilvec.flow.teach import Taught
 from distilvec.judging.agreement import likeness
-from distilvec.methods.base import Method
 from distilvec.modules.layouts import has_head, has_kernels
 from distilvec.modules.pipeline import DOCUMENT, side_prompt
 from distilvec.modules.projection import flattened, is_identity
@@ -53,21 +51,12 @@ class Trained:
     student: SentenceTransformer
     fitted: training.Fitted
 
-    @property
-    def method(self) -> Method:
-        """The method, with its trained heads."""
-        return self.fitted.method
-
 
 def fit(prepared: Prepared, lessons: Lessons, *, resume: bool = False) -> Trained:
     """Train a fresh student.
 
     Args:
         resume: continue from the newest checkpoint, if there is one.
-
-    Raises:
-        DistilvecError: whatever training refuses.
-        Interrupted: Ctrl-C or SIGTERM, after a checkpoint is saved.
     """
     recipe, corpus = prepared.recipe, prepared.corpus
     student = prepared.start.open()
@@ -75,8 +64,17 @@ def fit(prepared: Prepared, lessons: Lessons, *, resume: bool = False) -> Traine
     for teacher, section in zip(prepared.teachers.each, recipe.teachers, strict=True):
         if not section.live:
             teacher.rest()
+    settings = training.TrainingSettings(
+        recipe.training,
+        recipe.optimizer,
+        prepared.output,
+        cache=prepared.place,
+        router_balance=prepared.section.router_balance,
+        remember=prepared.section.remember,
+        code=prepared.code,
+    )
     with adapted(recipe, student):
-        fitted = training.fit(student, method, _material(prepared, lessons, task), _settings(prepared), resume=resume)
+        fitted = training.fit(student, method, _material(prepared, lessons, task), settings, resume=resume)
     gc.collect()  # optimiser and gradients, which hold each other, before the student is opened once more
     return Trained(student, fitted)
 
@@ -84,28 +82,16 @@ def fit(prepared: Prepared, lessons: Lessons, *, resume: bool = False) -> Traine
 def _material(prepared: Prepared, lessons: Lessons, task: Task | None) -> training.Material:
     """Return what the student learns from."""
     corpus = prepared.corpus
+    rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
     return training.Material(
         corpus,
         [each.info_on(corpus) for each in lessons.taught],
-        sources(prepared, lessons, task),
+        [each.source(corpus, rows, prepared.place, task) for each in lessons.taught],
         needs=prepared.needs,
         task=task,
         scores=lessons.scores,
         lookup=store_lookup([each.store for each in lessons.taught]),
         evaluate=corpus.kind.metrics(prepared.recipe, held_out(corpus, lessons.first), task),
-    )
-
-
-def _settings(prepared: Prepared) -> training.TrainingSettings:
-    """Return how the recipe wants it trained."""
-    return training.TrainingSettings(
-        prepared.recipe.training,
-        prepared.recipe.optimizer,
-        prepared.output,
-        cache=prepared.place,
-        router_balance=prepared.section.router_balance,
-        remember=prepared.section.remember,
-        code=prepared.code,
     )
 
 
@@ -134,12 +120,8 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
 
     Returns:
         If a head was folded, the mean cosine of the linear map's vectors to the head's; else None.
-
-    Raises:
-        DistilvecError: the student is to live in the teacher's space, and the method has no map into it.
-        EnvironmentProblem: the disk is full or the place cannot be written; what lay there is as it was.
     """
-    student, method, section = trained.student, trained.method, prepared.section
+    student, method, section = trained.student, trained.fitted.method, prepared.section
     kept = None
     if section.interpolate:
         student = interpolated(prepared.start.open(), student, section.interpolate)
@@ -148,17 +130,9 @@ def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder:
         from distilvec.students import fold_head
 
         kept = fold_head(student, prepared.corpus.texts(sampled_rows(prepared.corpus.train_rows, FOLDING)))
-    head = None
-    if section.space == "teacher":
-        head = method.teacher_map()
-        if head is None:
-            raise DistilvecError(
-                f'method "{method.name}" has no linear map into one teacher\'s space',
-                where="student.space",
-                remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas) and one teacher.",
-            )
-        if section.interpolate and trained.fitted.free_map:
-            head = _interpolated_map(trained.fitted.free_map[0], head, section.interpolate)
+    head = method.teacher_map() if section.space == "teacher" else None
+    if head is not None and section.interpolate and trained.fitted.free_map:
+        head = _interpolated_map(trained.fitted.free_map[0], head, section.interpolate)
     first, task = lessons.first, trained.fitted.task
     normalized = first is not None and bool(first.teacher.card.normalized)
     if head is not None and first is not None and normalized:

@@ -174,15 +174,8 @@ def judge_all(
         students: before training, and as it ships.
     """
     untrained, shipped = students
-    start, first = CachedEncoder(untrained), lessons.first
-    encoders = [(each, each.encoder(corpus)) for each in lessons.taught]
-    models: dict[str, Any] = {encoder.name: encoder for each, encoder in encoders if knows_tasks(each, encoder, tasks)}
-    models[UNTRAINED] = start
-    if fitted.free_map:
-        from distilvec.judging import RidgeMapped
-
-        models[FREE] = RidgeMapped(start, fitted.free_map[0])
-    models[TRAINED] = shipped
+    first = lessons.first
+    models = {**compared_models(lessons.taught, corpus, tasks, untrained, fitted), TRAINED: shipped}
     shared = given(recipe.student, "student").space == "teacher"
     head = fitted.method.teacher_map()
     timed: dict[str, Any] = {}
@@ -209,6 +202,20 @@ def judge_all(
             f"Nothing says how good the student is: {why}. Give more texts, a larger corpus.holdout, or judging.tasks."
         )
     return verdict
+
+
+def compared_models(
+    taught: Sequence[Taught], corpus: Corpus, tasks: Sequence[JudgingTask], untrained: Any, fitted: Fitted
+) -> dict[str, Any]:
+    """Name -> model, of what a student is compared with: teachers, itself before training, the free baseline."""
+    start, encoders = CachedEncoder(untrained), [(each, each.encoder(corpus)) for each in taught]
+    models: dict[str, Any] = {encoder.name: encoder for each, encoder in encoders if knows_tasks(each, encoder, tasks)}
+    models[UNTRAINED] = start
+    if fitted.free_map and corpus.kind.embeds:
+        from distilvec.judging import RidgeMapped
+
+        models[FREE] = RidgeMapped(start, fitted.free_map[0])
+    return models
 
 
 def _as_it_taught(teacher: Teacher) -> Any:
@@ -269,11 +276,7 @@ def overlap_of(recipe: Recipe, corpus: Corpus, tasks: Sequence[JudgingTask]) -> 
 
 
 def choice_notes(recipe: Recipe, output: Path, tasks: Sequence[JudgingTask]) -> list[str]:
-    """Say what the report measures on items that the student was chosen by, and what was not compared with the corpus.
-
-    Args:
-        output: the run's folder, with what `student: auto` wrote.
-    """
+    """Say what is measured on items that the student was chosen by, and what was not compared with the corpus."""
     notes, chosen = [], _chosen_by(recipe, output)
     if seen := sorted((chosen or set()) & {task.name for task in tasks}):
         notes.append(f"The student was chosen (student: auto) with the test items of {', '.join(seen)} in view.")
@@ -308,20 +311,16 @@ def chosen_section(plan: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _chosen_by(recipe: Recipe, output: Path) -> set[str] | None:
     """Tasks that `student: auto` chose this student by, in this folder; None if it did not."""
-    plan = read_record(output / PLAN)
-    section = chosen_section(plan)
+    plan, student = read_record(output / PLAN), recipe.student
+    section, written = chosen_section(plan), {"space", "revision"}  # by the method, and by a run
+    if section is None or student is None:
+        return None
     try:
-        chosen = None if section is None else StudentSection.model_validate(section)
+        chosen = StudentSection.model_validate(section)
     except ValidationError:  # of another version: no reason to end a run that is trained
         return None
-    return set(plan.get("tasks", ())) if _alike(chosen, recipe.student) else None
-
-
-def _alike(one: StudentSection | None, other: StudentSection | None) -> bool:
-    """Tell whether two sections are equal but for `space`, set by the method, and `revision`, written by a run."""
-    if one is None or other is None:
-        return False
-    return one.model_dump(exclude={"space", "revision"}) == other.model_dump(exclude={"space", "revision"})
+    alike = chosen.model_dump(exclude=written) == student.model_dump(exclude=written)
+    return set(plan.get("tasks", ())) if alike else None
 
 
 def _judged_texts(task: Any) -> list[str]:

@@ -20,7 +20,6 @@ from distilvec.progress import Ticker
 from distilvec.recipe import Recipe, ScorerSection, TeacherSection
 from distilvec.store import SignalStore
 from distilvec.teachers.signals import NOTHING, Wanted
-from distilvec.training import SignalSource
 
 if TYPE_CHECKING:
     from distilvec.flow.prepare import Prepared, Teachers
@@ -57,22 +56,15 @@ class Lessons:
 
 
 def teach(prepared: Prepared) -> Lessons:
-    """Fill the stores of all teachers and scorers with what they lack.
-
-    Raises:
-        DistilvecError: a store is another teacher's; said before any is asked.
-        Interrupted: Ctrl-C or SIGTERM; all that was encoded or scored is kept.
-    """
+    """Fill the stores of all teachers and scorers with what they lack."""
     recipe, corpus = prepared.recipe, prepared.corpus
     taught = fill_stores(recipe, corpus, prepared.teachers, prepared.wanted)
     if not prepared.needs.scores:
         return Lessons(tuple(taught))
-    from distilvec.flow.score import QueryDocuments
+    from distilvec.flow.score import QueryDocuments, scores_of
 
     pairs = QueryDocuments.of(corpus)
     scored = fill_scores(recipe, pairs)
-    from distilvec.flow.score import scores_of
-
     return Lessons(tuple(taught), tuple(scored), scores_of(scored, pairs))
 
 
@@ -94,9 +86,6 @@ def fill_stores(
     give_back()  # what preparing the corpus and the student has left
     stores = recipe.place / "stores"
     wanted = [NOTHING for _ in teachers.each] if wanted is None else wanted
-    for section, teacher in zip(recipe.teachers, teachers.each, strict=True):
-        if (stores / section.name / "store.json").exists():  # another teacher's is refused before any is asked
-            SignalStore.create(stores / section.name, teacher.card, teacher.card.width, section.storage)
     taught = []
     for section, teacher, each in zip(recipe.teachers, teachers.each, wanted, strict=True):
         with copied(recipe, section):
@@ -106,11 +95,10 @@ def fill_stores(
     how = recipe.combine
     if how == "separate" or len(taught) <= 1 or shard is not None:
         return taught
-    storage = combined_storage(recipe)
-    ticker = Ticker("combining the teachers", corpus.kind.noun)
     from distilvec.flow.combine import combine
 
-    teacher, store, filled, seen = combine(taught, how, corpus, stores, storage, ticker)
+    ticker = Ticker("combining the teachers", corpus.kind.noun)
+    teacher, store, filled, seen = combine(taught, how, corpus, stores, combined_storage(recipe), ticker)
     return [Taught(teacher, seen, store, filled)]
 
 
@@ -134,12 +122,12 @@ def combined_storage(recipe: Recipe) -> str:
 
 def fill_scores(recipe: Recipe, pairs: QueryDocuments, shard: tuple[int, int] | None = None) -> list[ScoredCorpus]:
     """Fill the stores of all scorers, opened now that teachers are done; only a share with `shard` = (i, n)."""
+    from distilvec.flow.score import check_gaps, score_one
+    from distilvec.scorers.load import open_scorer
+
     scored = []
     for section in recipe.scorers:
         with copied(recipe, section):
-            from distilvec.flow.score import check_gaps, score_one
-            from distilvec.scorers.load import open_scorer
-
             scored.append(score_one(section, open_scorer(section), pairs, recipe.place / "stores", shard))
             if shard is None:
                 check_gaps(section, scored[-1])
@@ -155,18 +143,9 @@ def copied(recipe: Recipe, section: TeacherSection | ScorerSection) -> AbstractC
     return mirrored(recipe.place / "stores" / section.name, f"{recipe.remote.rstrip('/')}/{section.name}")
 
 
-def sources(prepared: Prepared, lessons: Lessons, task: object = None) -> list[SignalSource]:
-    """Return where training gets each teacher's signals from, for the rows that are trained on or held out."""
-    corpus = prepared.corpus
-    rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
-    return [each.source(corpus, rows, prepared.place, task) for each in lessons.taught]  # type: ignore[arg-type]
-
-
 def ask_teacher(tasks: Sequence[JudgingTask], lessons: Lessons, corpus: Corpus) -> None:
     """Let the first teacher, or all combined, say what is right in tasks whose truth is the teacher's own search."""
-    if lessons.first is None:
-        return
-    if not lessons.first.teacher.can.made:
+    if lessons.first is not None and not lessons.first.teacher.can.made:
         from distilvec.judging import settle_tasks
 
         settle_tasks(tasks, lessons.first.encoder(corpus))

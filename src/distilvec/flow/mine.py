@@ -6,7 +6,6 @@ import functools
 import itertools
 import json
 import logging
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,8 +18,8 @@ import torch
 from distilvec import folders
 from distilvec.corpus import Corpus, read_corpus
 from distilvec.corpus.sources import Part
-from distilvec.errors import DataError, DistilvecError, Interrupted
-from distilvec.files import locked, whole, write_text
+from distilvec.errors import DataError, DistilvecError
+from distilvec.files import alone_in, whole, write_text
 from distilvec.flow.lessons import fill_stores
 from distilvec.flow.pin import pin
 from distilvec.flow.prepare import open_corpus, open_teachers, require
@@ -41,22 +40,16 @@ logger = logging.getLogger(__name__)
 QUERIES, NEIGHBOURS = 4096, 1 << 20
 #: The recipe with the commits of what was mined, so that a mining that goes on reads the same.
 SAVED = "mining.yaml"
+#: Of the negatives of a block, as they are kept.
+_ARRAYS = ("numbers", "scores", "ranks", "positives")
 
 
 def mine_recipe(recipe: Recipe) -> Mined:
-    """Mine the corpus of a recipe; killed and started again, it goes on where it was.
-
-    Raises:
-        DistilvecError: a corpus without pairs, no teacher, another mining at work in this folder, or whatever teaching
-            raises.
-        Interrupted: Ctrl-C or SIGTERM; the blocks that are done are kept.
-    """
+    """Mine the corpus of a recipe; killed and started again, it goes on where it was."""
     require(recipe, "mine")
     folder = claim(recipe.output)
     work = folder / "mining"
-    with locked(folder / "mining.lock", wait=False) as alone:
-        if not alone:
-            raise DistilvecError("another process is mining in this folder", where=str(folder), remedy="Wait for it.")
+    with alone_in(folder, "mining.lock"):
         recipe = pin(recipe, folder / SAVED, mining=True)
         recipe = recipe.model_copy(update={"teachers": recipe.teachers[:1]})
         write_text(folder / SAVED, recipe.to_yaml())
@@ -126,7 +119,7 @@ def _on_neither_side(corpus: Corpus) -> list[int]:
 
 
 class SearchCost(NamedTuple):
-    """The estimated cost of a mining: queries, documents, products of two vectors, and seconds on this machine."""
+    """The estimated cost of a mining; `products` are of two vectors, `seconds` on this machine."""
 
     queries: int
     documents: int
@@ -205,11 +198,7 @@ def _mine(
 def _blocks(
     recipe: Recipe, side: Side, number: int, work: Path, signals: StopSignals, ticker: Ticker, so_far: tuple[int, int]
 ) -> Iterator[tuple[int, np.ndarray, Chosen]]:
-    """Start, queries and negatives of every block of a side, from the work folder where it is there already.
-
-    Raises:
-        Interrupted: a signal came.
-    """
+    """Start, queries and negatives of every block of a side, from the work folder where it is there already."""
     chooser = Chooser(side.documents, recipe.mining)
     before, total = so_far
     for start, chosen in _parts(recipe, side):
@@ -221,14 +210,12 @@ def _blocks(
             def told(queries: int, start: int = start) -> None:
                 ticker(before + start + queries, total)
 
-            negatives = _searched(side, chosen, chooser, draw, told, lambda: signals.number is not None)
+            negatives = _searched(side, chosen, chooser, draw, told, signals.came)
             if negatives is None:
-                raise Interrupted(
-                    f"mining was stopped by {signals.name}; {before + start:,} of {total:,} queries are kept",
-                    where=str(work),
-                    remedy="Run the same command again to go on.",
-                    number=signals.number or signal.SIGINT,
+                signals.check(
+                    f"mining was stopped by {signals.name}; {before + start:,} of {total:,} queries are kept", work
                 )
+            assert negatives is not None
             _keep(file, negatives)
         else:
             ticker(before + start + len(chosen), total)
@@ -284,14 +271,7 @@ def _keep(file: Path, negatives: Chosen) -> None:
     """Write a block's negatives, whole or not at all."""
     taken = json.dumps([negatives.candidates, negatives.taken])
     with whole(file) as temporary, temporary.open("wb") as out:
-        np.savez(
-            out,
-            numbers=negatives.numbers,
-            scores=negatives.scores,
-            ranks=negatives.ranks,
-            positives=negatives.positives,
-            taken=taken,
-        )
+        np.savez(out, **{name: getattr(negatives, name) for name in _ARRAYS}, taken=taken)
 
 
 def _kept(file: Path) -> Chosen | None:
@@ -299,7 +279,7 @@ def _kept(file: Path) -> Chosen | None:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             candidates, taken = json.loads(str(arrays["taken"]))
-            numbers, scores, ranks, positives = (arrays[name] for name in ("numbers", "scores", "ranks", "positives"))
+            found = {name: arrays[name] for name in _ARRAYS}
+            return Chosen(**found, taken=Counter(taken), candidates=candidates)
     except Exception:  # damaged bytes lead numpy to errors of zipfile, too
         return None
-    return Chosen(numbers, scores, ranks, positives, Counter(taken), candidates)

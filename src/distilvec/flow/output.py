@@ -30,7 +30,6 @@ class OutputPlace:
     """An output folder that a run may take.
 
     Attributes:
-        out: the folder.
         other: whether the run that is there is of another recipe, so that it is set aside.
         own: whether its recipe.yaml is the file that this recipe was read from.
         known: what tells the corpus of the run that is there from others; None without one.
@@ -92,9 +91,6 @@ def take_output(place: OutputPlace, recipe: Recipe, resume: bool, data: dict[str
     Args:
         data: tells this corpus, and a method that is not ours, from another: under an equal recipe, a run of another
             corpus is another run.
-
-    Raises:
-        DistilvecError: a run of a method's earlier code is to be resumed.
     """
     out, saved = place.out, place.out / "recipe.yaml"
     if resume and data is not None:

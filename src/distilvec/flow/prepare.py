@@ -25,6 +25,7 @@ from distilvec.kinds.base import find_kind
 from distilvec.methods.base import Method, Needs
 from distilvec.methods.contract import check_needs
 from distilvec.recipe import Recipe, StudentSection, given
+from distilvec.store import SignalStore
 from distilvec.students.output import StudentInfo
 from distilvec.teachers import Reading, Teacher, TeacherInfo
 from distilvec.teachers.signals import Wanted
@@ -32,8 +33,6 @@ from distilvec.teachers.table import open_teacher
 
 if TYPE_CHECKING:
     from distilvec.tasks.base import Task
-
-    pass
 
 logger = logging.getLogger(__name__)
 #: What each command must find in a recipe, "or" of two.
@@ -50,11 +49,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 
 
 def require(recipe: Recipe, command: str) -> None:
-    """Check that the recipe names what a command needs, before anything is read.
-
-    Raises:
-        DistilvecError: naming the section that is missing.
-    """
+    """Check that the recipe names what a command needs, before anything is read."""
     given(recipe.corpus, "corpus")
     recipe.kind.check_recipe(recipe, command)  # first, as it may refuse what is asked for next
     for key in REQUIRED[command]:
@@ -87,11 +82,6 @@ def open_corpus(recipe: Recipe) -> Corpus:
     return corpus if recipe.items is None else corpus.taken_as(find_kind(recipe.items))
 
 
-def separator_of(recipe: Recipe) -> str | None:
-    """Return what stands between prompt and answer, if the student is to write; else None."""
-    return recipe.task.separator if recipe.task is not None else None
-
-
 def named_tasks(recipe: Recipe) -> list[JudgingTask]:
     """Load what the recipe names to judge students by."""
     if not recipe.judging.tasks:
@@ -115,7 +105,6 @@ class Teachers:
     """The opened teachers of a recipe, in its order.
 
     Attributes:
-        each: all of them; empty if the recipe names none.
         infos: what a method may know of each before it has taught.
         combined: what it may know of all as one; None unless they teach as one.
     """
@@ -140,18 +129,21 @@ def combines(recipe: Recipe) -> bool:
     return recipe.combine != "separate" and len(recipe.teachers) > 1
 
 
-def open_teachers(recipe: Recipe, corpus: Corpus) -> Teachers:
-    """Open the teachers of a recipe.
-
-    Raises:
-        DistilvecError: a teacher cannot be opened or read the corpus' items, pairs are read as one item each and a
-            teacher is given plain texts, teachers of different widths are to be averaged, or a teacher has a prompt
-            and the corpus another.
-    """
-    _check_joint(recipe)
+def reading_of(recipe: Recipe, corpus: Corpus) -> Reading:
+    """Return what the recipe's teachers are opened for."""
     components = recipe.corpus.components if recipe.corpus else "largest"
-    reading = Reading(corpus.modality, components, separator_of(recipe))
+    return Reading(corpus.modality, components, recipe.task.separator if recipe.task else None)
+
+
+def open_teachers(recipe: Recipe, corpus: Corpus) -> Teachers:
+    """Open the teachers of a recipe."""
+    _check_joint(recipe)
+    reading = reading_of(recipe, corpus)
     opened = [open_teacher(section, reading) for section in recipe.teachers]
+    for section, teacher in zip(recipe.teachers, opened, strict=True):
+        store = recipe.place / "stores" / section.name
+        if (store / "store.json").exists():
+            SignalStore.create(store, teacher.card, teacher.card.width, section.storage)
     prompted = next((each.card.name for each in opened if each.card.prompt), None)
     if corpus.prompts and prompted is not None:
         raise DistilvecError(
@@ -191,20 +183,11 @@ def _check_joint(recipe: Recipe) -> None:
 
 
 def make_start(recipe: Recipe, corpus: Corpus, teachers: Teachers) -> Start:
-    """Make the untrained student in the output folder, or find it there.
-
-    Raises:
-        DistilvecError: it cannot be made, or it is a table of word vectors and the method is on layers.
-    """
+    """Make the untrained student in the output folder, or find it there."""
     _refuse_table(recipe, teachers)
     claim(recipe.output)  # teaching may come first, and a run takes no folder with files of unknown origin
     start: Start = corpus.kind.start(recipe, corpus)
     return start
-
-
-def later_start(recipe: Recipe, corpus: Corpus, teachers: Teachers) -> Start:
-    """The same, made when it is first opened: of many trainings most are finished already."""
-    return Start(lambda: make_start(recipe, corpus, teachers).open())
 
 
 def _refuse_table(recipe: Recipe, teachers: Teachers) -> None:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from distilvec.report import Record
-    from distilvec.report.sections.compressed import Compression
 
 
 @dataclass(repr=False)
@@ -68,12 +67,7 @@ class Run(Shown):
 def run(recipe: Recipe, *, resume: bool = False) -> Run:
     """Distil as the recipe says: the main job, from top to bottom.
 
-    Args:
-        recipe: see `distilvec.recipe`.
-        resume: continue where an interrupted training stopped (teaching always does).
-
-    Raises:
-        DistilvecError: with what happened, where, and what to do.
+    With `resume` an interrupted training continues where it stopped; teaching always does.
     """
     _refuse_processes()
     require(recipe, "run")
@@ -174,13 +168,18 @@ def report(prepared: Prepared, lessons: Lessons, trained: Trained, shipped: Ship
             f"The expert head was folded into a linear map; mean cosine to the head's vectors, on texts that the map "
             f"was not fitted to: {shipped.kept:.4f}."
         )
+    compression = None
+    if recipe.judging.compression:
+        from distilvec.flow.compress import compress_run
+
+        compression = compress_run(prepared, shipped.student)
     supervised, left_out = judge_task(recipe, lessons.taught, shipped.folder)
     outcome = replace(
         _outcome(prepared, lessons, trained, shipped, tasks),
         verdict=verdict,
         trained=trained.student,
         supervised=supervised,
-        compression=_compressed(prepared, shipped) if recipe.judging.compression else None,
+        compression=compression,
         notes=[*notes, *left_out],
     )
     record = make_record(outcome)
@@ -188,12 +187,6 @@ def report(prepared: Prepared, lessons: Lessons, trained: Trained, shipped: Ship
     write_card(record, shipped.folder)
     folders.update(output, finished=True)
     return Run(output, shipped.student, record)
-
-
-def _compressed(prepared: Prepared, shipped: Shipped) -> Compression | None:
-    from distilvec.flow.compress import compress_run
-
-    return compress_run(prepared.recipe, prepared.corpus, prepared.tasks, shipped.student)
 
 
 def _outcome(

@@ -12,7 +12,7 @@ import numpy as np
 from distilvec.corpus import Corpus
 from distilvec.corpus.keys import content_keys, join_pair
 from distilvec.corpus.lazy import LazyTexts
-from distilvec.errors import DataError, DistilvecError, Interrupted
+from distilvec.errors import DataError, DistilvecError
 from distilvec.interruption import StopSignals
 from distilvec.progress import Ticker
 from distilvec.recipe import ScorerSection
@@ -50,11 +50,7 @@ class QueryDocuments:
 
     @classmethod
     def of(cls, corpus: Corpus, rows: np.ndarray | None = None) -> QueryDocuments:
-        """Those of a corpus, or of some of its rows.
-
-        Raises:
-            DistilvecError: it has single texts.
-        """
+        """Those of a corpus, or of some of its rows."""
         if corpus.groups is None or corpus.roles is None:
             raise DistilvecError(
                 "scorers judge queries and documents, and the corpus has single texts",
@@ -95,42 +91,27 @@ def _keys(corpus: Corpus, *sides: np.ndarray) -> np.ndarray:
 def score_one(
     section: ScorerSection, scorer: Scorer, pairs: QueryDocuments, stores: Path, shard: tuple[int, int] | None = None
 ) -> ScoredCorpus:
-    """Fill the store of one scorer with what it lacks for these pairs.
-
-    Raises:
-        Interrupted: Ctrl-C or SIGTERM; all that was scored is kept.
-    """
+    """Fill the store of one scorer with what it lacks for these pairs."""
     store = SignalStore.create(stores / section.name, scorer.card, 1, STORAGE)
     store.verify(changed=True)
     ticker = Ticker(f"scoring with {section.name}", "pairs")
     with StopSignals() as signals:
-
-        def stop() -> bool:
-            return signals.number is not None
-
-        scorer.stop = stop  # a function that makes everybody wait looks at it, too
+        scorer.stop = signals.came  # a function that makes everybody wait looks at it, too
         try:
             with alone(store.path, signals) if shard is None else nullcontext():
-                filled = fill(store, scorer, pairs.texts, pairs.keys, shard=shard, progress=ticker, stop=stop)
+                filled = fill(store, scorer, pairs.texts, pairs.keys, shard=shard, progress=ticker, stop=signals.came)
         finally:
             scorer.stop = None
-    if signals.number is not None:
-        raise Interrupted(
-            f"scoring was stopped by {signals.name}; the scores of {filled.present + filled.taught:,} of "
-            f"{filled.distinct:,} pairs are kept",
-            where=str(store.path),
-            remedy="Run the same command again to go on.",
-            number=signals.number,
-        )
+    signals.check(
+        f"scoring was stopped by {signals.name}; the scores of {filled.present + filled.taught:,} of "
+        f"{filled.distinct:,} pairs are kept",
+        store.path,
+    )
     return ScoredCorpus(scorer, store, filled)
 
 
 def check_gaps(section: ScorerSection, scored: ScoredCorpus) -> None:
-    """Warn of scores that are about no pair, once all pairs of a corpus were asked about.
-
-    Raises:
-        DataError: it has no score for any of them.
-    """
+    """Warn of scores that are about no pair, once all pairs of a corpus were asked about."""
     filled, scores = scored.filled, scored.scorer.scores
     if filled.distinct and filled.absent == filled.distinct:
         raise without_scores(section, filled.distinct)

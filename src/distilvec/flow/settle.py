@@ -59,10 +59,6 @@ def settle(recipe: Recipe, corpus: Corpus, teachers: Teachers, start: Start, nam
 
     Args:
         named: the tasks that the recipe names to judge students by.
-
-    Raises:
-        DistilvecError: the method cannot work with this student or these teachers, or a teacher cannot give what it
-            wants.
     """
     if combines(recipe) and fresh_method(recipe).inside:
         _refuse_combined(recipe, corpus, teachers, start)
@@ -166,13 +162,7 @@ def _wanted(recipe: Recipe, method: Method, needs: Needs, teachers: Teachers, ta
 
 
 def _look_at(student: SentenceTransformer, section: StudentSection, corpus: Corpus) -> StudentInfo:
-    """Return what a method may know of the student.
-
-    Raises:
-        DistilvecError: it reads other items than the corpus holds, could not ship, or cannot have the adapters or the
-            balance of experts that are asked for.
-        EnvironmentProblem: peft, which makes adapters, is not installed.
-    """
+    """Return what a method may know of the student."""
     check_items(student, corpus.kind, "student")
     if corpus.kind.embeds:
         refuse_foreign(student)

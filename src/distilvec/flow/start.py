@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,28 +53,15 @@ _LATER = {
 }
 
 
+@dataclass(frozen=True)
 class Start:
-    """The untrained student, of which fresh copies are opened.
+    """The untrained student: `open()` gives a fresh copy, equal to all others."""
 
-    Args:
-        open_one: opens a fresh copy.
-    """
-
-    def __init__(self, open_one: Callable[[], SentenceTransformer]) -> None:
-        self._open = open_one
-
-    def open(self) -> SentenceTransformer:
-        """A fresh copy, equal to all others."""
-        return self._open()
+    open: Callable[[], SentenceTransformer]
 
 
 def student_start(recipe: Recipe, corpus: Corpus) -> Start:
-    """The untrained student of a recipe, made unless an equal one lies in `output/start` already.
-
-    Raises:
-        DistilvecError: it cannot be made.
-        EnvironmentProblem: it cannot be written.
-    """
+    """The untrained student of a recipe, made unless an equal one lies in `output/start` already."""
     section, teachers, seed = given(recipe.student, "student"), recipe.teachers, recipe.training.seed
     if section.model is not None:
         return Start(lambda: make_student(section, teachers, corpus, seed))
@@ -139,14 +127,7 @@ def _keep(student: SentenceTransformer, folder: Path) -> None:
 
 
 def teacher_model(section: ModelSection, pooling: PoolingChoice | None = None) -> SentenceTransformer:
-    """The model of a teacher, to cut students out of.
-
-    Args:
-        pooling: that the student asks for.
-
-    Raises:
-        DistilvecError: there is no such model, or it reads otherwise than its folder says.
-    """
+    """The model of a teacher, to cut students out of."""
     if section.adapters or section.causal is False:
         raise DistilvecError(
             "students are cut out of a model as its folder holds it, without adapters and without causal: false",
@@ -163,11 +144,7 @@ def teacher_model(section: ModelSection, pooling: PoolingChoice | None = None) -
 
 
 def source_model(name: str, section: StudentSection, teachers: Sequence[TeacherSection]) -> SentenceTransformer:
-    """Return what students are made of: the model of a teacher of this recipe, of a folder, or of the hub.
-
-    Raises:
-        DistilvecError: there is no such model; teachers that could have been meant are named.
-    """
+    """Return what students are made of: the model of a teacher of this recipe, of a folder, or of the hub."""
     if (teacher := models_of(teachers).get(name)) is not None:
         return teacher_model(teacher, section.pooling)
     with or_a_teacher(name, teachers):
@@ -187,9 +164,6 @@ def make_student(
 
     Args:
         seen: keeps the models that students are cut from, and what they gave for the corpus' texts, for many cuts.
-
-    Raises:
-        DistilvecError: it has not been chosen yet, or cannot be made of what the section names.
     """
     torch.manual_seed(seed)
     student = _made(section, teachers, corpus, PassCache() if seen is None else seen)

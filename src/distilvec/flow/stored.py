@@ -25,7 +25,6 @@ class StoredTeacher:
 
     Args:
         store: with vectors of it; None = it is asked for all.
-        modality: of the items.
         prompts: of the corpus, by name: a side that the teacher lacks is read behind the prompt of that name.
     """
 
@@ -45,15 +44,15 @@ class StoredTeacher:
 
     def encode_query(self, texts: Sequence[str]) -> np.ndarray:
         """float32 [n, D] of search queries."""
-        own = self.teacher.has_side("query")
-        return self.teacher.encode_query(texts) if own else self._prompted("query", texts)
+        return self._side("query", texts, self.teacher.encode_query)
 
     def encode_document(self, texts: Sequence[str]) -> np.ndarray:
         """float32 [n, D] of documents to be found."""
-        own = self.teacher.has_side("document")
-        return self.teacher.encode_document(texts) if own else self._prompted("document", texts)
+        return self._side("document", texts, self.teacher.encode_document)
 
-    def _prompted(self, side: str, texts: Sequence[str]) -> np.ndarray:
+    def _side(self, side: str, texts: Sequence[str], ask: Callable[[Sequence[str]], np.ndarray]) -> np.ndarray:
+        if self.teacher.has_side(side):
+            return ask(texts)
         return self.encode([self.prompts.get(side, "") + text for text in texts])
 
     def encode(self, items: Sequence[str]) -> np.ndarray:
@@ -64,9 +63,7 @@ class StoredTeacher:
             keys = content_keys(items, modality=self.modality)
         except DataError:  # an item of a task that is no molecule, which a model of texts reads all the same
             return np.asarray(self.teacher.encode(items))
-        if not self.teacher.can.paid:
-            return self._known(self.store, items, keys, self.teacher.encode)
-        return self._known(self.store, items, keys, self._kept)
+        return self._known(self.store, items, keys, self._kept if self.teacher.can.paid else self.teacher.encode)
 
     def _known(
         self,

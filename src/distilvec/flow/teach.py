@@ -17,7 +17,7 @@ import torch
 
 from distilvec.corpus import Corpus
 from distilvec.corpus.lazy import BLOCK, LazyTexts
-from distilvec.errors import DataError, DistilvecError, Interrupted
+from distilvec.errors import DataError, DistilvecError
 from distilvec.evenly import evenly_spaced, sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.progress import Ticker
@@ -113,11 +113,7 @@ class Taught:
 
 
 def class_order(teacher: Teacher, wanted: Wanted, task: Task | None) -> np.ndarray | None:
-    """Column of the teacher's logits for each class of the task; None where it has none, or nobody asks.
-
-    Raises:
-        DistilvecError: it has other classes, and the method does not sort them.
-    """
+    """Column of the teacher's logits for each class of the task; None where it has none, or nobody asks."""
     labels = None if teacher.head is None else teacher.head.labels
     if task is None or task.head is None or task.head.labels is None or labels is None or not wanted.logits:
         return None
@@ -157,21 +153,13 @@ def teach_one(
     Args:
         teacher: the section's, where it is open already.
         wanted: signals besides sentence vectors; not stored where the section says `live`.
-
-    Raises:
-        Interrupted: Ctrl-C or SIGTERM; the batch is finished and all that was encoded is kept.
     """
     teacher = open_teacher(section, Reading(corpus.modality)) if teacher is None else teacher
     seen, store = open_store(section, corpus, stores, teacher)
     ticker = Ticker(f"teaching with {section.name}", corpus.kind.noun)
     stored = NOTHING if section.live else wanted
-    with StopSignals() as signals:
-
-        def stop() -> bool:
-            return signals.number is not None
-
-        with alone(store.path, signals) if shard is None else nullcontext():
-            filled = fill_store(store, teacher, corpus, stored, shard=shard, progress=ticker, stop=stop)
+    with StopSignals() as signals, alone(store.path, signals) if shard is None else nullcontext():
+        filled = fill_store(store, teacher, corpus, stored, shard=shard, progress=ticker, stop=signals.came)
     finish(section, store, filled, corpus.modality, signals)
     return Taught(teacher, seen, store, filled, section.live, wanted, section.weight)
 
@@ -179,11 +167,7 @@ def teach_one(
 def open_store(
     section: TeacherSection, corpus: Corpus, stores: Path, teacher: Teacher
 ) -> tuple[TeacherReport, SignalStore]:
-    """Return what is seen of a teacher beforehand, and its store, made where there is none and checked for damage.
-
-    Raises:
-        DistilvecError: float32 is asked for, and the store's vectors were computed in less.
-    """
+    """Return what is seen of a teacher beforehand, and its store, made where there is none and checked for damage."""
     texts = corpus.teacher_texts(sampled_rows(corpus.train_rows, 256))
     folder = stores / section.name
     held = held_precision(folder)
@@ -257,20 +241,12 @@ def _stored(store: SignalStore, texts: LazyTexts, keys: np.ndarray) -> Iterator[
 def finish(
     section: TeacherSection, store: SignalStore, filled: FillReport, modality: str, signals: StopSignals
 ) -> None:
-    """Say so where teaching was stopped, or where there is nothing to learn from what was taught.
-
-    Raises:
-        Interrupted: a signal came.
-        DataError: there are no vectors, or all are the same.
-    """
-    if signals.number is not None:
-        raise Interrupted(
-            f"teaching was stopped by {signals.name}; the vectors of {filled.present + filled.taught:,} of "
-            f"{filled.distinct:,} {modality}s are kept",
-            where=str(store.path),
-            remedy="Run the same command again to go on.",
-            number=signals.number,
-        )
+    """Say so where teaching was stopped, or where there is nothing to learn from what was taught."""
+    signals.check(
+        f"teaching was stopped by {signals.name}; the vectors of {filled.present + filled.taught:,} of "
+        f"{filled.distinct:,} {modality}s are kept",
+        store.path,
+    )
     if filled.absent == filled.distinct > 0:
         raise DataError(
             f"it has nothing for any of the {filled.distinct:,} {modality}s",

@@ -28,9 +28,7 @@ class _ComparedRow:
     """One row of a comparison.
 
     Attributes:
-        name: of the method.
         told: what its label says of options, ":key=value".
-        options: of the method.
         changes: of the optimizer section.
         label: its own; None without one.
     """
@@ -43,11 +41,7 @@ class _ComparedRow:
 
 
 def variants_of(recipe: Recipe, methods: Spec | Sequence[Spec]) -> dict[str, Recipe]:
-    """Label -> the recipe with that method; all of them are checked before anything is trained.
-
-    Raises:
-        DistilvecError: no method, one that is given twice or cannot be read, or an unknown method or option.
-    """
+    """Label -> the recipe with that method; all of them are checked before anything is trained."""
     variants: dict[str, Recipe] = {}
     folders: dict[str, str] = {}
     for spec in _listed(methods):
@@ -100,11 +94,7 @@ def slug(label: str) -> str:
 
 
 def row_of(reference: str, variants: Mapping[str, Recipe]) -> str:
-    """The label that is meant by one, or by a "module:Class" whose row has the class's own name.
-
-    Raises:
-        DistilvecError: there is no such class.
-    """
+    """The label that is meant by one, or by a "module:Class" whose row has the class's own name."""
     if reference in variants or ":" not in reference:
         return reference
     row = _parse(reference)

@@ -26,8 +26,8 @@ TABLE = {
 }
 #: Section of the student -> what makes a network with random weights of it.
 NETWORKS = {
-    "resnet": Late("distilvec.kinds.image.students:fresh_resnet"),
-    "molecule": Late("distilvec.kinds.molecule.students:fresh_molecule"),
+    "resnet": Late("distilvec.kinds.networks:fresh_resnet"),
+    "molecule": Late("distilvec.kinds.networks:fresh_molecule"),
 }
 #: The kind of a file's items by its suffix, where the recipe does not say; all others hold texts.
 BY_SUFFIX = {".npz": "image", ".smi": "molecule"}

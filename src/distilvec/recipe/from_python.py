@@ -12,21 +12,21 @@ from __future__ import annotations
 import filecmp
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from distilvec.arrays import as_vectors
 from distilvec.corpus.tables import chosen_split, given_rows, is_dataset, is_table
 from distilvec.errors import DataError, DistilvecError, nearest
-from distilvec.files import alone_in, home, temporary, writing
+from distilvec.files import alone_in, home, temporary
 from distilvec.folders import claim, reserve
 from distilvec.kinds.base import Kind, find_kind
 from distilvec.recipe.places import TASK_FILES, find_files
 from distilvec.recipe.recipe import Recipe
-from distilvec.system_errors import REMEDIES, number_of, system_problem
+from distilvec.system_errors import disk_problems
 from distilvec.teachers.sections import NAME
 
 GIVEN = "given"
@@ -49,8 +49,9 @@ def recipe_of(
         _check_names("teachers", teacher)
     teachers = [] if teacher is None else list(teacher) if isinstance(teacher, list | tuple) else [teacher]
     names = ["teacher"] if len(teachers) == 1 else [f"teacher{number}" for number in range(1, len(teachers) + 1)]
-    if isinstance(sections.get("task"), Mapping):
-        sections["task"] = _task_section(sections["task"], given)
+    if isinstance(task := sections.get("task"), Mapping):
+        files = {key: task[key] for key in ("validation", "test") if task.get(key) is not None}
+        sections["task"] = {**task, **{key: _filed(given / f"{key}.jsonl", each) for key, each in files.items()}}
     if isinstance(sections.get("judging"), Mapping):
         sections["judging"] = _judging_section(sections["judging"], given)
     if isinstance(sections.get("scorers"), list | tuple):
@@ -151,16 +152,6 @@ def _need_columns(wanted: Sequence[str], source: Any) -> None:
         )
 
 
-def _task_section(task: Mapping[str, Any], given: Path) -> dict[str, Any]:
-    section = dict(task)
-    for name in ("validation", "test"):
-        source = section.get(name)
-        if source is not None:
-            is_file = isinstance(source, str | Path)
-            section[name] = str(source if is_file else _write_rows(given / f"{name}.jsonl", source, ["text"]))
-    return section
-
-
 def _judging_section(judging: Mapping[str, Any], given: Path) -> dict[str, Any]:
     """Frames and data sets of its tasks become files; lists of rows stand in the recipe itself."""
 
@@ -186,9 +177,9 @@ def _scorer_section(scorer: Any, given: Path) -> dict[str, Any]:
         raise DistilvecError(f"a {type(scorer).__name__} is no scorer", where="scorers")
     section = dict(scorer)
     _check_names("scorers", section)
-    source = section.get("scores")
-    if source is not None and not isinstance(source, str | Path):
-        section["scores"] = _write_rows(given / f"{section.get('name', 'scorer')}-scores.jsonl", source, ["query"])
+    if section.get("scores") is not None:
+        name = f"{section.get('name', 'scorer')}-scores.jsonl"
+        section["scores"] = _filed(given / name, section["scores"], ["query"])
     return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
 
 
@@ -226,13 +217,12 @@ def _write_vectors(file: Path, vectors: Any, name: str) -> Path:
     array = vectors if isinstance(vectors, np.ndarray) else as_vectors(vectors, name)
     if array.ndim != 2 or array.dtype.kind != "f":
         raise DistilvecError(f"vectors are numbers [n, D], found {array.dtype} {list(array.shape)}", where=name)
-    claim(file.parent.parent)
-    with writing("vectors", file):
-        file.parent.mkdir(exist_ok=True)
-        with temporary(file.parent) as partial:
-            with partial.open("wb") as out:
-                np.save(out, array, allow_pickle=False)
-            return _settled(file, partial)
+    return _written(file, lambda out: np.save(out, array, allow_pickle=False))
+
+
+def _filed(file: Path, source: Any, columns: Sequence[str] = ("text",)) -> str:
+    """A file that is given, or the one that rows are written into."""
+    return str(source if isinstance(source, str | Path) else _write_rows(file, source, columns))
 
 
 def _write_rows(
@@ -243,23 +233,21 @@ def _write_rows(
     Args:
         columns: of rows that are no dictionaries: the first, or all where a row is a tuple of as many.
         kind: of the items in these columns.
-
-    Raises:
-        EnvironmentProblem: the disk is full.
     """
     rows = given_rows(source, limit)
+    lines = (json.dumps(_row(row, columns, kind or find_kind(None)), default=_not_json) + "\n" for row in rows)
+    return _written(file, lambda out: out.writelines(line.encode() for line in lines))
+
+
+def _written(file: Path, write: Callable[[BinaryIO], None]) -> Path:
     claim(file.parent.parent)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    # Rows that are read as they are asked for may raise what they like.
+    with disk_problems("what was given cannot be written", file):
+        file.parent.mkdir(parents=True, exist_ok=True)
         with temporary(file.parent) as partial:
-            with partial.open("w", encoding="utf-8") as out:
-                for row in rows:
-                    out.write(json.dumps(_row(row, columns, kind or find_kind(None)), default=_not_json) + "\n")
+            with partial.open("wb") as out:
+                write(out)
             return _settled(file, partial)
-    except OSError as error:
-        if number_of(error) not in REMEDIES:
-            raise  # rows that are read as they are asked for may raise what they like
-        raise system_problem(error, "what was given cannot be written", file) from error
 
 
 def _settled(file: Path, partial: Path) -> Path:
@@ -317,11 +305,7 @@ def opened_recipe(recipe: Recipe | str | Path, output: str | Path | None = None)
 
 
 def sized(student: Any, parameters: float | str | None) -> Any:
-    """The student's section; `parameters` are those of a student cut out of the teacher.
-
-    Raises:
-        DistilvecError: a student is named as well.
-    """
+    """The student's section; `parameters` are those of a student cut out of the teacher."""
     if parameters is None:
         return student
     if student is not None:

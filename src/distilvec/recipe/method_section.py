@@ -109,11 +109,7 @@ def _named(value: Any) -> Any:
 
 
 def _without_earlier(entry: Any) -> Any:
-    """An entry without the keys of the earlier form that are null, as in recipes that its runs left.
-
-    Raises:
-        ValueError: one has a value; it says what the entry is now.
-    """
+    """An entry without the keys of the earlier form that are null, as in recipes that its runs left."""
     if not isinstance(entry, Mapping):
         return entry
     earlier = [key for key in _EARLIER if entry.get(key) is not None]

@@ -126,36 +126,36 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
 
     @model_validator(mode="after")
     def _task_fits(self) -> Recipe:
-        if self.task is None or self.corpus is None:
+        if self.task is None:
             return self
-        if self.task.paired != (isinstance(self.corpus.text, list) and len(self.corpus.text) == 2):
-            needed = "two text columns in corpus.text" if self.task.paired else "one text column in corpus.text"
-            raise ValueError(f"a task of kind {self.task.kind} needs {needed}")
-        if self.student is not None and self.student.space == "teacher":
-            raise ValueError("a task's head reads the student's own space: leave student.space out")
-        return self
-
-    @model_validator(mode="after")
-    def _writing_fits(self) -> Recipe:
-        if self.task is not None and self.task.writes:
+        if self.corpus is not None:
+            if self.task.paired != (isinstance(self.corpus.text, list) and len(self.corpus.text) == 2):
+                needed = "two text columns in corpus.text" if self.task.paired else "one text column in corpus.text"
+                raise ValueError(f"a task of kind {self.task.kind} needs {needed}")
+            if self.student is not None and self.student.space == "teacher":
+                raise ValueError("a task's head reads the student's own space: leave student.space out")
+        if self.task.writes:
             check_writing(self)
         return self
 
     @model_validator(mode="after")
     def _fits_the_head(self) -> Recipe:
+        if self.student is None:
+            return self
+        fold, between = self.student.fold, self.student.interpolate is not None
         headed = any(each.name == "distillmoe" and each.options.get("head") is not False for each in self.method.root)
-        if self.student is not None and self.student.interpolate and headed:
-            raise ValueError("student.interpolate: the head of distillmoe has no weights from before the training")
         entries = [each.options for each in self.method.root]
         entries += [of for each in entries if isinstance(of := each.get("of"), dict)]  # matryoshka's method
-        if self.student is not None and self.student.interpolate and any(each.get("keep_kernels") for each in entries):
-            raise ValueError("student.interpolate: the kernels of gaussian read the student as it was trained")
-        if self.student is None or not self.student.fold:
-            return self
-        if not headed:
-            raise ValueError("student.fold: only distillmoe has a head that can be folded")
-        if self.task is not None:
-            raise ValueError("student.fold: the task's head reads what the expert head gives; it cannot be folded")
+        kernels = any(each.get("keep_kernels") for each in entries)
+        for refused, what in (
+            (between and headed, "interpolate: the head of distillmoe has no weights from before the training"),
+            (between and kernels, "interpolate: the kernels of gaussian read the student as it was trained"),
+            (between and self.task, "interpolate: the task's head reads the student as it was trained"),
+            (fold and not headed, "fold: only distillmoe has a head that can be folded"),
+            (fold and self.task, "fold: the task's head reads what the expert head gives; it cannot be folded"),
+        ):
+            if refused:
+                raise ValueError(f"student.{what}")
         return self
 
     @property
@@ -253,31 +253,19 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         if self.student.space != "teacher":
             return
         self._check_router()
-        if self.teachers and not several and method.has_map and not method.prefixes:
-            return
-        place = "student.space"
-        if not self.teachers:
-            raise DistilvecError(
-                "there is no teacher whose space it could live in", where=place, remedy="Use space: own, or add one."
-            )
-        if several:
-            raise DistilvecError(
-                f"{len(self.teachers)} teachers have a space each, and a student cannot live in all of them",
-                where=place,
-                remedy="Use space: own, one teacher, or combine: concatenate.",
-            )
-        if method.prefixes:
-            raise DistilvecError(
-                f'method "{self.method.name}" trains prefixes of the student\'s own vector, and space: teacher puts a '
-                "map behind that vector, which mixes them",
-                where=place,
-                remedy="Use space: own, or leave matryoshka out.",
-            )
-        raise DistilvecError(
-            f'method "{self.method.name}" has no linear map into its teacher\'s space',
-            where=place,
-            remedy="Use space: own, or a method with a map (leaf, cosine, mse, talas, distilcse).",
-        )
+        mixed = "trains prefixes of the student's own vector, and space: teacher puts a map behind it, which mixes them"
+        for wrong, what, instead in (
+            (not self.teachers, "there is no teacher whose space it could live in", "add one"),
+            (several, f"each of {len(self.teachers)} teachers has a space", "one teacher, or combine: concatenate"),
+            (method.prefixes, f'method "{self.method.name}" {mixed}', "leave matryoshka out"),
+            (
+                not method.has_map,
+                f'method "{self.method.name}" has no linear map into its teacher\'s space',
+                "a method with a map (leaf, cosine, mse, talas, distilcse)",
+            ),
+        ):
+            if wrong:
+                raise DistilvecError(what, where="student.space", remedy=f"Use space: own, or {instead}.")
 
     def _check_router(self) -> None:
         """Refuse a router whose side of the documents could not be saved."""
@@ -293,11 +281,7 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         )
 
     def to_yaml(self) -> str:
-        """The resolved recipe; loading it again gives the same recipe.
-
-        Raises:
-            DistilvecError: values in it are nested too deeply to be written.
-        """
+        """The resolved recipe; loading it again gives the same recipe."""
         try:
             content = self.model_dump(mode="json")
         except ValueError as error:  # pydantic's limit

@@ -19,11 +19,7 @@ T = TypeVar("T")
 
 
 def given(section: T | None, key: str) -> T:
-    """A section that a command needs.
-
-    Raises:
-        DistilvecError: the recipe lacks it.
-    """
+    """A section that a command needs; a recipe without it is refused, with the key."""
     if section is None:
         raise DistilvecError("this key is missing", where=key, remedy="Add it to the recipe.")
     return section

@@ -178,11 +178,7 @@ class TrainingSection(Section):
 
 
 def check_together(training: TrainingSection, optimizer: OptimizerSection) -> None:
-    """See that what the sections say goes together.
-
-    Raises:
-        DistilvecError: keys of which one excludes the other, or a way to compile that torch does not know.
-    """
+    """See that what the sections say goes together."""
     sharpness = optimizer.sharpness
     excluded = (
         ("bf16", training.fp16 and training.bf16, "bf16 and fp16 are two precisions", "Set one of them."),
@@ -213,11 +209,7 @@ _ONE = "Leave one of them out."
 
 
 def check_evaluations(training: TrainingSection) -> None:
-    """See that what follows an evaluation has one; `finetune` adds evaluations to a recipe.
-
-    Raises:
-        DistilvecError: naming the key that has none.
-    """
+    """See that what follows an evaluation has one; `finetune` adds evaluations to a recipe."""
     every, best = training.evaluate_every, training.best
     if best and every is None:
         raise DistilvecError(

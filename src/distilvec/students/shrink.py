@@ -202,7 +202,7 @@ def _texts(texts: Iterable[str] | None, vocabulary: int | None, shape: Shape) ->
         raise DistilvecError(
             f"{part} {given[part]} needs the texts that the student will read",
             where="texts",
-            remedy=f"Give texts=, or leave {part} out.",
+            remedy=f"Give texts= (--corpus on the command line), or leave {part} out.",
         )
     if not cut or texts is None:
         return []

@@ -41,9 +41,6 @@ def refuse_deadly(attempts: int, rows: tuple[int, int]) -> None:
 
     Args:
         rows: first and last row of the corpus in it.
-
-    Raises:
-        DistilvecError: with the rows.
     """
     if attempts > MOST_ATTEMPTS:
         raise DistilvecError(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
+from distilvec.extras import need
 
 #: Of a local cluster: numbers of rows pass through it, no texts and no vectors.
 _OBJECT_BYTES = 1 << 28
@@ -22,7 +23,6 @@ class Pool:
     """The number of workers, and the resources that each takes.
 
     Attributes:
-        size: workers.
         cpus: processors, and computing threads, of each.
         gpus: of each: 0, 1, or a fraction where workers share a GPU.
     """
@@ -51,7 +51,10 @@ def cluster(address: str | None, workers: int | None) -> Iterator[Any]:
     """
     if workers is not None and workers < 1:
         raise DistilvecError(f"at least one worker is needed, not {workers}", where="--workers")
-    ray = _ray()
+    need("Teaching with Ray (--shard and torchrun do the same without it)", "ray", "ray", "pandas")
+    import ray
+    import ray.data
+
     if ray.is_initialized():
         raise DistilvecError("this process is connected to a Ray cluster already", remedy="Call ray.shutdown() first.")
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -78,33 +81,13 @@ def cluster(address: str | None, workers: int | None) -> Iterator[Any]:
 
 
 def _knock(address: str | None) -> None:
-    """Connect to host:port once: Ray itself would try for minutes.
-
-    Raises:
-        OSError: nobody answers.
-    """
+    """Connect to host:port once: Ray itself would try for minutes."""
     if address and "://" not in address and (port := address.rpartition(":")[2]).isdigit():
         socket.create_connection((address.rpartition(":")[0], int(port)), timeout=10).close()
 
 
-def _ray() -> Any:
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"teaching with Ray needs the package ray ({error})",
-            remedy="Install it: pip install 'distilvec[ray]'. Without it, `--shard` and torchrun do the same.",
-        ) from error
-    return ray
-
-
 def pool_of(ray: Any, workers: int | None) -> Pool:
-    """Workers for a cluster: a GPU each where it has some, else two processors each.
-
-    Raises:
-        EnvironmentProblem: no machine of the cluster has a processor.
-    """
+    """Workers for a cluster: a GPU each where it has some, else two processors each."""
     nodes = [each for node in ray.nodes() if node["Alive"] and (each := node["Resources"]).get("CPU", 0) >= 1]
     if not nodes:
         raise EnvironmentProblem("no machine of the Ray cluster has a free processor", where="ray")

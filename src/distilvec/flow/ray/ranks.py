@@ -45,9 +45,6 @@ def share_of_rank() -> tuple[int, int] | None:
     """(rank, processes) where torchrun started several processes, else None.
 
     The process takes the GPU of its local rank then: models that it opens go there.
-
-    Raises:
-        DistilvecError: there are fewer GPUs than processes on this machine.
     """
     import torch
 

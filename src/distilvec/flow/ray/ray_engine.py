@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
+from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.flow.lessons import copied
 from distilvec.flow.prepare import open_corpus, require
 from distilvec.flow.ray.ledger import Ledger
@@ -170,11 +170,7 @@ class _Teaching:
         return covered, sum(int(row["absent"]) for row in results)
 
     def _results(self, todo: np.ndarray, size: int, ledger: Any) -> Iterator[dict[str, Any]]:
-        """Yield the workers' report on each chunk.
-
-        Raises:
-            DistilvecError: the first that a worker met.
-        """
+        """Yield the workers' report on each chunk."""
         from ray.data import ActorPoolStrategy, DataContext, from_items
 
         logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -196,11 +192,7 @@ class _Teaching:
             yield row
 
     def _check_visible(self, store: SignalStore, keys: np.ndarray, absent: int) -> None:
-        """See that this machine finds what the workers wrote.
-
-        Raises:
-            EnvironmentProblem: it does not, after a minute.
-        """
+        """See that this machine finds what the workers wrote."""
         end = time.monotonic() + _VISIBLE_SECONDS
         while (missing := int(lacking(store, self.work.place, keys).sum())) > absent:
             if time.monotonic() > end:
@@ -214,19 +206,10 @@ class _Teaching:
 
 
 def _waited(ray: Any, reference: Any, signals: StopSignals) -> Any:
-    """Return what a worker gives back.
-
-    Raises:
-        Interrupted: a signal came first.
-    """
+    """Return what a worker gives back, unless a signal comes first."""
     try:
         while not ray.wait([reference], timeout=_POLL_SECONDS)[0]:
-            if signals.number is not None:
-                raise Interrupted(
-                    f"{signals.name} came before teaching began",
-                    remedy="Run the same command again.",
-                    number=signals.number,
-                )
+            signals.check(f"{signals.name} came before teaching began", remedy="Run the same command again.")
         return ray.get(reference)
     except Exception as error:
         raise _explained(error) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,10 @@ from distilvec.corpus.lazy import LazyTexts
 from distilvec.errors import DataError, DistilvecError
 from distilvec.flow.ray.ledger import refuse_deadly
 from distilvec.flow.teach import fill_store, open_store
-from distilvec.recipe import Recipe, given
+from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
 from distilvec.store.axes import settle_axes
 from distilvec.store.signals import open_signals
-from distilvec.teachers import Reading
 from distilvec.teachers.precision import settle_precision
 from distilvec.teachers.signals import NOTHING, Wanted
 from distilvec.teachers.table import open_teacher
@@ -67,11 +67,7 @@ def prepare(recipe: Recipe, corpus_folder: Path, fingerprint: str) -> list[Store
 
 
 def open_corpus(folder: Path, fingerprint: str) -> Corpus:
-    """The prepared corpus, as this machine sees it.
-
-    Raises:
-        DataError: it does not, or by now another one lies there.
-    """
+    """The prepared corpus, as this machine sees it."""
     try:
         return Corpus.open(folder, fingerprint)
     except DataError as error:
@@ -102,7 +98,7 @@ class Worker:
             absent = self._teach(chunk, rows)
         except DistilvecError as problem:
             error = problem
-        return {"chunk": [chunk], "absent": [absent], "error": [None if error is None else _packed(error)]}
+        return {"chunk": [chunk], "absent": [absent], "error": [None if error is None else pickle.dumps(error)]}
 
     def _teach(self, chunk: int, rows: np.ndarray) -> int:
         """Teach a chunk; how many of it the teacher has nothing for."""
@@ -130,17 +126,11 @@ class Worker:
         return filled.absent
 
     def _open(self) -> tuple[Any, Corpus, SignalStore]:
+        from distilvec.flow.prepare import reading_of
+
         corpus = open_corpus(self.job.corpus, self.job.fingerprint)
-        section = self.job.recipe.teachers[self.job.number]
-        molecules = given(self.job.recipe.corpus, "corpus").components
-        task = self.job.recipe.task
-        teacher = open_teacher(section, Reading(corpus.modality, molecules, None if task is None else task.separator))
+        recipe = self.job.recipe
+        teacher = open_teacher(recipe.teachers[self.job.number], reading_of(recipe, corpus))
         store = SignalStore.open(self.job.place.path)
         settle_precision(teacher, (), str(store.card.get("dtype")))  # as all workers
         return teacher, corpus, store
-
-
-def _packed(error: DistilvecError) -> bytes:
-    import pickle
-
-    return pickle.dumps(error)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distilvec.corpus.rows import Row, require_columns
+from distilvec.corpus.rows import Row
 from distilvec.kinds.base import Kind, ReadItem
 
 _LONGEST = 8 << 20  # readers take 12 bytes for a character: 96 MiB hold the largest image as a data URI
@@ -41,7 +42,7 @@ class Image(Kind):
     def read(self, cell: Any, wanted: Any, file: str) -> ReadItem:
         from distilvec.kinds.image.images import image_item
 
-        return ReadItem(*image_item(cell, Path(file).parent))
+        return image_item(cell, Path(file).parent)
 
     def canonical(self, item: str, components: Any = "keep") -> str:
         from distilvec.kinds.image.images import image_digest
@@ -62,7 +63,7 @@ class Image(Kind):
     def rows(self, path: Path, columns: Sequence[str]) -> Iterator[Row]:
         from distilvec.kinds.image.npz import npz_rows
 
-        return npz_rows(path, columns, columns[0])
+        return npz_rows(path, columns)
 
     def holds(self, folder: Path) -> bool:
         from distilvec.kinds.image.folders import holds_images
@@ -72,11 +73,7 @@ class Image(Kind):
     def folder(self, path: Path) -> tuple[str, Callable[..., Iterator[Row]]]:
         from distilvec.kinds.image.folders import folder_fingerprint, image_rows
 
-        def rows(columns: Sequence[str], longest: int) -> Iterator[Row]:
-            require_columns(columns, ["image", "path", "folder"], str(path))
-            return image_rows(path)
-
-        return folder_fingerprint(path), rows
+        return folder_fingerprint(path), partial(image_rows, path)
 
     def dataset(self, dataset: Any) -> Any:
         """With images as the bytes of their files, which keep their format and are decoded with our limits."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from distilvec.corpus.rows import Row, unchanged
+from distilvec.corpus.rows import Row, require_columns, unchanged
 from distilvec.errors import DataError
 from distilvec.kinds.image import Image
 from distilvec.system_errors import system_problem
@@ -35,13 +35,14 @@ def folder_fingerprint(folder: Path) -> str:
     return state.hexdigest()
 
 
-def image_rows(folder: Path) -> Iterator[Row]:
+def image_rows(folder: Path, columns: Sequence[str], longest: int) -> Iterator[Row]:
     """One row per file: "image" and "path" (its absolute path) and "folder" (the sub-folder of `folder`, "" for none).
 
     Raises:
         DataError: there is no file with an image's suffix.
         EnvironmentProblem: a folder cannot be read.
     """
+    require_columns(columns, ["image", "path", "folder"], str(folder))
     any_image = False
     for path in _walk(folder):
         name = str(path.absolute())

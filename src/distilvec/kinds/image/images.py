@@ -17,6 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from distilvec.corpus.problem import Problem
 from distilvec.errors import DataError
+from distilvec.kinds.base import ReadItem
 from distilvec.kinds.image import MAGIC
 from distilvec.kinds.image import Image as Kind
 
@@ -49,13 +50,6 @@ class Decoded(NamedTuple):
     kind: str
 
 
-class ImageItem(NamedTuple):
-    """An item (a path or a data URI) and what it shares with equal ones: the digest of its pixels."""
-
-    item: str
-    digest: str
-
-
 def open_image(item: str) -> Image.Image:
     """The pixels of an item.
 
@@ -80,16 +74,12 @@ def open_image(item: str) -> Image.Image:
 
 
 def image_digest(item: str) -> str:
-    """The hex digest of an item's pixels.
-
-    Raises:
-        Problem: the item cannot be read.
-    """
+    """The hex digest of an item's pixels."""
     return digest(decode(_content(item)).image)
 
 
-def image_item(value: Any, folder: Path) -> ImageItem:
-    """Return what a row holds, as an item; the image is decoded once.
+def image_item(value: Any, folder: Path) -> ReadItem:
+    """Return what a row holds, as an item with the digest of its pixels; the image is decoded once.
 
     Args:
         value: path (relative to `folder`) or data URI, bytes of a file, a mapping with "bytes" or "path" as data sets
@@ -105,7 +95,7 @@ def image_item(value: Any, folder: Path) -> ImageItem:
         raise Problem("missing image")
     if isinstance(value, np.ndarray):
         image = Image.fromarray(_pixels(value))
-        return ImageItem(_encoded(image), digest(image.convert("RGB")))
+        return ReadItem(_encoded(image), digest(image.convert("RGB")))
     if isinstance(value, bytes | bytearray):
         return _embedded(bytes(value))
     if isinstance(value, str):
@@ -118,7 +108,7 @@ def image_item(value: Any, folder: Path) -> ImageItem:
             raise
         except Exception as error:  # it is decoded only now; a closed one, or one of a strange mode, raises others
             raise Problem("damaged image") from error
-        return ImageItem(_encoded(pixels), digest(pixels))
+        return ReadItem(_encoded(pixels), digest(pixels))
     raise Problem("not an image")
 
 
@@ -150,11 +140,7 @@ def _pixels(array: np.ndarray) -> np.ndarray:
 
 
 def decode(content: bytes) -> Decoded:
-    """The first picture of a file's bytes.
-
-    Raises:
-        Problem: why there is none.
-    """
+    """The first picture of a file's bytes."""
     if not content:
         raise Problem("empty file")
     if len(content) > MAX_BYTES:
@@ -204,7 +190,7 @@ def _rgb(image: Image.Image) -> tuple[Image.Image, bool]:
     return image.convert("RGB"), True
 
 
-def _named(value: str, folder: Path) -> ImageItem:
+def _named(value: str, folder: Path) -> ReadItem:
     text = value.strip()
     if text.startswith("data:"):
         return _embedded(_of_uri(text), text)
@@ -212,16 +198,17 @@ def _named(value: str, folder: Path) -> ImageItem:
     content = _of_file(path)
     name = str(path)
     # An item has to be taken for an image by sentence-transformers, and kept as UTF-8.
-    return _embedded(content, name if name.lower().endswith(Kind.members) and _is_utf8(name) else None)
+    utf8 = name.encode("utf-8", "ignore").decode() == name
+    return _embedded(content, name if utf8 and name.lower().endswith(Kind.members) else None)
 
 
-def _embedded(content: bytes, item: str | None = None) -> ImageItem:
+def _embedded(content: bytes, item: str | None = None) -> ReadItem:
     """The item for these bytes: the one given where any reader sees the same pixels in it, else a data URI."""
     decoded = decode(content)
     key = digest(decoded.image)
     if not decoded.plain:
-        return ImageItem(_encoded(decoded.image), key)
-    return ImageItem(item or _as_uri(content, _MIME[decoded.kind]), key)
+        return ReadItem(_encoded(decoded.image), key)
+    return ReadItem(item or _as_uri(content, _MIME[decoded.kind]), key)
 
 
 def _encoded(image: Image.Image) -> str:
@@ -286,11 +273,3 @@ def _what_else(content: bytes) -> str:
     if start.startswith((b"<svg", b"<?xml")) and b"<svg" in start:
         return "SVG, which has no pixels"
     return "damaged image" if content.startswith(MAGIC) else "not an image"
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

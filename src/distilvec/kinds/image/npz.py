@@ -39,13 +39,12 @@ class _Array(NamedTuple):
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
 
-def npz_rows(path: Path, columns: Sequence[str], image: str) -> Iterator[Row]:
+def npz_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     """One row per image, with the other columns asked for.
 
     Args:
         path: .npz file.
-        columns: all arrays asked for, the images' among them.
-        image: the array of images, which is in `columns`: uint8 [n, h, w], [n, h, w, 1] or [n, h, w, 3], or uint8
+        columns: all arrays asked for, that of the images first: uint8 [n, h, w], [n, h, w, 1] or [n, h, w, 3], or uint8
             [bytes] of image files in a row, with int [n + 1] "offsets" where each begins and ends. Where it is
             "image", a file without an array of this name has its only array of images taken.
 
@@ -57,6 +56,7 @@ def npz_rows(path: Path, columns: Sequence[str], image: str) -> Iterator[Row]:
         with reading(path), zipfile.ZipFile(path) as archive:
             arrays = _arrays(archive)
             offsets = _offsets(archive, arrays, path)
+            image = columns[0]
             chosen = _chosen(arrays, offsets, image, path)
             others = [name for name in columns if name != image]
             require_columns(others, list(arrays), str(path), first="")

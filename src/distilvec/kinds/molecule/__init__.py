@@ -22,8 +22,7 @@ class Molecule(Kind):
     def read(self, cell: Any, wanted: Any, file: str) -> ReadItem:
         from distilvec.kinds.molecule.smiles import molecule_item
 
-        smiles, several = molecule_item(cell, wanted.components)
-        return ReadItem(smiles, smiles, several)
+        return molecule_item(cell, wanted.components)
 
     def canonical(self, item: str, components: Any = "keep") -> str:
         from distilvec.kinds.molecule.smiles import canonical_smiles

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from distilvec.corpus.keys import Components
 from distilvec.corpus.problem import Problem
-from distilvec.errors import EnvironmentProblem
+from distilvec.extras import need
+from distilvec.kinds.base import ReadItem
 
 MAX_CHARACTERS = 1_000
 MAX_HEAVY_ATOMS = 250
 _ROUNDS = 4
-
-
-class MoleculeItem(NamedTuple):
-    """A canonical SMILES, and whether what was given had several components."""
-
-    smiles: str
-    several: bool
 
 
 def canonical_smiles(smiles: str, components: Components = "keep") -> str:
@@ -36,15 +30,11 @@ def canonical_smiles(smiles: str, components: Components = "keep") -> str:
     >>> canonical_smiles("C1=CC=CC=C1O"), canonical_smiles("[Na+].CC(=O)[O-]", "largest")
     ('Oc1ccccc1', 'CC(=O)[O-]')
     """
-    return molecule_item(smiles, components).smiles
+    return molecule_item(smiles, components).item
 
 
-def molecule_item(smiles: Any, components: Components) -> MoleculeItem:
-    """Return what a row holds, as an item; see `canonical_smiles`.
-
-    Raises:
-        Problem: it is no text, no valid molecule, too long, or made of several components that are to be rejected.
-    """
+def molecule_item(smiles: Any, components: Components) -> ReadItem:
+    """Return what a row holds, as an item; see `canonical_smiles`."""
     if smiles is None:
         raise Problem("missing SMILES")
     if not isinstance(smiles, str):
@@ -58,35 +48,37 @@ def molecule_item(smiles: Any, components: Components) -> MoleculeItem:
         raise Problem("too long")
     if not text.isascii() or any(character.isspace() for character in text):
         raise Problem("not a valid SMILES")
-    chemistry, logs = _rdkit()
-    with logs():
-        canonical = _fixed_point(text, chemistry)
+    need("Reading molecules", "molecules", "rdkit")
+    from rdkit import rdBase
+
+    with rdBase.BlockLogs():
+        canonical = _fixed_point(text)
         parts = canonical.split(".")
         if len(parts) > 1 and components == "reject":
             raise Problem("several components")
         if len(parts) > 1 and components == "largest":
-            canonical = _fixed_point(min(parts, key=lambda part: (-_heavy_atoms(part, chemistry), part)), chemistry)
-        heavy = _heavy_atoms(canonical, chemistry)
+            canonical = _fixed_point(min(parts, key=lambda part: (-_parsed(part).GetNumHeavyAtoms(), part)))
+        heavy = _parsed(canonical).GetNumHeavyAtoms()
     if heavy == 0:
         raise Problem("empty molecule")
     if heavy > MAX_HEAVY_ATOMS:
         raise Problem("too long")
-    return MoleculeItem(canonical, len(parts) > 1)
+    return ReadItem(canonical, canonical, len(parts) > 1)
 
 
-def _fixed_point(text: str, chemistry: Any) -> str:
+def _fixed_point(text: str) -> str:
     """Canonicalise until nothing changes: an item's SMILES must have the key it was given, read again or not.
 
     One round does it but for rare stereo marks, of which another order of atoms makes something else; where the
     rounds go in a circle, the first SMILES in it by order of letters is taken.
     """
+    from rdkit import Chem
+
     seen = [text]
     for _ in range(_ROUNDS):
-        molecule = chemistry.MolFromSmiles(seen[-1])
-        if molecule is None:
-            raise Problem("not a valid SMILES")
+        molecule = _parsed(seen[-1])
         try:
-            canonical = chemistry.MolToSmiles(molecule)
+            canonical = Chem.MolToSmiles(molecule)
         except RuntimeError as error:
             raise Problem("not a valid SMILES") from error
         if canonical in seen:
@@ -95,19 +87,11 @@ def _fixed_point(text: str, chemistry: Any) -> str:
     return str(seen[-1])
 
 
-def _heavy_atoms(smiles: str, chemistry: Any) -> int:
-    molecule = chemistry.MolFromSmiles(smiles)
+def _parsed(smiles: str) -> Any:
+    """RDKit's molecule."""
+    from rdkit import Chem
+
+    molecule = Chem.MolFromSmiles(smiles)
     if molecule is None:
         raise Problem("not a valid SMILES")
-    return int(molecule.GetNumHeavyAtoms())
-
-
-def _rdkit() -> tuple[Any, Any]:
-    try:
-        from rdkit import Chem
-        from rdkit.rdBase import BlockLogs
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "molecules need the package rdkit", remedy="Install it: pip install 'distilvec[molecules]'"
-        ) from error
-    return Chem, BlockLogs
+    return molecule

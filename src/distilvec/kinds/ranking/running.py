@@ -33,11 +33,7 @@ TASK, MOST_QUERIES, MOST_DOCUMENTS = "reranking", 200, 20_000
 
 
 def check_ranking(recipe: Recipe, command: str) -> None:
-    """Refuse what a cross-encoder cannot learn from, and commands that are about embedders.
-
-    Raises:
-        DistilvecError: naming the key.
-    """
+    """Refuse what a cross-encoder cannot learn from, and commands that are about embedders."""
     if command == "mine":
         return
     corpus = given(recipe.corpus, "corpus")
@@ -66,11 +62,7 @@ def check_ranking(recipe: Recipe, command: str) -> None:
 
 
 def ranking_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) -> list[JudgingTask]:
-    """Return what a student is judged by: reranking of the named searches, else of held-out queries.
-
-    Raises:
-        DistilvecError: a named task is no search.
-    """
+    """Return what a student is judged by: reranking of the named searches, else of held-out queries."""
     tasks: list[JudgingTask] = []
     for task in named:
         if not isinstance(task, RetrievalTask | RerankingTask) or task.kind == "neighbours":
@@ -112,11 +104,7 @@ def no_metrics(recipe: Recipe, held_out: object, task: object) -> None:
 
 
 def quality(corpus: Corpus, lessons: Lessons) -> Callable[[Any], float]:
-    """Return what rates are chosen by: nDCG@10 on held-out queries.
-
-    Raises:
-        DistilvecError: there are too few.
-    """
+    """Return what rates are chosen by: nDCG@10 on held-out queries."""
     task = held_out_task(corpus)
     if task is None:
         raise DistilvecError(

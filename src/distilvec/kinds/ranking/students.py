@@ -105,12 +105,7 @@ def ranking_start(recipe: Recipe, corpus: Corpus) -> Start:
 
 
 def ship_student(prepared: Prepared, lessons: Lessons, trained: Trained, folder: Path) -> None:
-    """Save the trained student as a folder that `CrossEncoder` opens, whole or not at all.
-
-    Raises:
-        DistilvecError: the folder holds something that is not a model.
-        EnvironmentProblem: the disk is full or the place cannot be written.
-    """
+    """Save the trained student as a folder that `CrossEncoder` opens, whole or not at all."""
     model: Any = as_cross_encoder(trained.student)
     model[0].model.config.sentence_transformers = _PLAIN_NUMBERS
     with placed(folder) as partial:

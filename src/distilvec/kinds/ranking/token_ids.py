@@ -37,11 +37,7 @@ class PairCorpus(TokenizedCorpus):
 
 
 def pair_items(student: SentenceTransformer, corpus: Corpus, cache: Path) -> PairCorpus:
-    """Token ids of a corpus' documents with their queries, made once and kept in a file.
-
-    Raises:
-        DistilvecError: the corpus has single texts, or the student is no cross-encoder.
-    """
+    """Token ids of a corpus' documents with their queries, made once and kept in a file."""
     check_items(student, corpus.kind, "student")
     pairs = QueryDocuments.of(corpus)
     query_of = np.full(len(corpus), -1)

@@ -28,7 +28,7 @@ class Writing(Text):
     metrics = Late(f"{_RUNNING}:writing_metrics")
     quality = Late(f"{_RUNNING}:quality")
     ship = Late(f"{_STUDENTS}:ship_student")
-    open_shipped = Late(f"{_RUNNING}:open_shipped")
+    open_shipped = Late(f"{_STUDENTS}:open_shipped")
     judge = Late(f"{_RUNNING}:judge_writing")
 
     def check_recipe(self, recipe: Any, command: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from distilvec.corpus import read_corpus
 from distilvec.corpus.keys import content_key, folded
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
-from distilvec.files import locked, writing
+from distilvec.files import alone_in, writing
 from distilvec.progress import Ticker
 
 #: Characters of a text that a model is shown, and tokens of a question.
@@ -108,11 +108,7 @@ def write_questions(
         ask = find_function(call)
     with tempfile.TemporaryDirectory(prefix="distilvec-questions-") as folder:
         corpus = read_corpus(source, folder, holdout=0.0, text=text, limit=limit)
-        with writing("file", output):
-            output.parent.mkdir(parents=True, exist_ok=True)
-        with locked(output.with_name(f"{output.name}.lock"), wait=False) as alone:
-            if not alone:
-                raise DistilvecError("another process writes into this file", where=str(output), remedy="Wait for it.")
+        with alone_in(output.parent, f"{output.name}.lock"):
             done, seen = _present(output, each)
             texts = [each for each in corpus.texts() if content_key(each) not in done]
             asker = _Model(model, each) if model is not None and texts else None
@@ -201,9 +197,6 @@ def _present(output: Path, each: int) -> tuple[set[bytes], set[str]]:
 
     Half a line at its end, as a kill leaves it, is cut off, with the other questions of its text where there are
     `each`; a whole line without its end, as editors leave it, gets one.
-
-    Raises:
-        DataError: the file holds something else; it stays as it is.
     """
     content = output.read_bytes() if output.exists() else b""
     lines = content.splitlines(keepends=True)
@@ -214,7 +207,8 @@ def _present(output: Path, each: int) -> tuple[set[bytes], set[str]]:
             rows.append((content_key(row["text"]), folded(row["query"])))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             if number < len(lines) or line.endswith(b"\n") or not line.startswith(_BEGIN[: len(line)]):
-                raise _foreign(output, number) from error
+                what, remedy = "this line is no question with its text", "Choose another --output; nothing was changed."
+                raise DataError(what, where=f"{output}:{number}", remedy=remedy) from error
     if len(rows) < len(lines):
         last = rows[-1][0] if rows and each > 1 else None
         while rows and rows[-1][0] == last:
@@ -226,14 +220,6 @@ def _present(output: Path, each: int) -> tuple[set[bytes], set[str]]:
     return {key for key, _ in rows}, {question for _, question in rows}
 
 
-def _foreign(output: Path, line: int) -> DataError:
-    return DataError(
-        "this line is no question with its text",
-        where=f"{output}:{line}",
-        remedy="Choose another --output; nothing was changed.",
-    )
-
-
 class _Model:
     """A causal language model that writes questions.
 
@@ -243,10 +229,10 @@ class _Model:
 
     def __init__(self, model: str, each: int) -> None:
         from distilvec.judging.generation import writer_of
-        from distilvec.kinds.writing.students import load_writing_student
+        from distilvec.modules.writing import open_writer
         from distilvec.precision import bfloat16_pays
 
-        self._writer, self._each, self.tokens = writer_of(load_writing_student(model)), each, 0
+        self._writer, self._each, self.tokens = writer_of(open_writer(model)), each, 0
         if bfloat16_pays():
             self._writer.model.bfloat16()
 

@@ -1,4 +1,4 @@
-"""The parts of a job that differ if its student writes: its tasks, its measures in training, how its student opens."""
+"""The parts of a job that differ if its student writes: its tasks, its measures in training, how it is judged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from distilvec.judging import TRAINED, UNTRAINED, GenerationTask, HeldOutTexts, 
 from distilvec.judging.generation import asked, likelihood, writer_of
 from distilvec.judging.tables import read_table
 from distilvec.judging.tasks import JudgingTask
-from distilvec.kinds.writing.students import load_writing_student
 from distilvec.methods.base import Method
 from distilvec.methods.table import TABLE, resolve
 from distilvec.recipe import Recipe, given
@@ -34,11 +33,7 @@ Items = list[tuple[str, str]]
 
 
 def check_writing(recipe: Recipe, command: str) -> None:
-    """Refuse a method that cannot teach a student to write, and a command that is about embedders.
-
-    Raises:
-        DistilvecError: naming the methods that can.
-    """
+    """Refuse a method that cannot teach a student to write, and a command that is about embedders."""
     if command in ("plan", "scale", "mine"):
         raise DistilvecError(
             f"{command} goes by vectors of texts, and the task is generation",
@@ -84,11 +79,7 @@ def read_items(recipe: Recipe, file: str) -> Items:
 
 
 def writing_tasks(recipe: Recipe, corpus: Corpus, named: Sequence[JudgingTask]) -> list[JudgingTask]:
-    """Return what a student that writes is judged by: the named tasks and the task's test file, else held-out items.
-
-    Raises:
-        DistilvecError: a named task asks for vectors.
-    """
+    """Return what a student that writes is judged by: the named tasks and the task's test file, else held-out items."""
     task = given(recipe.task, "task")
     other = next((each for each in named if not isinstance(each, GenerationTask)), None)
     if other is not None:
@@ -138,19 +129,6 @@ def writing_metrics(
         return {f"task_{name}": value for name, value in answer_metrics(student, items).items()}
 
     return measure
-
-
-def open_shipped(recipe: Recipe, folder: Path) -> SentenceTransformer:
-    """A student that was shipped, as the recipe's models are opened."""
-    section = given(recipe.student, "student")
-    student = load_writing_student(
-        folder,
-        max_length=section.max_length,
-        separator=given(recipe.task, "task").separator,
-        pooling=section.pooling,
-        trust_remote_code=section.trust_remote_code,
-    )
-    return student.eval()
 
 
 def judge_writing(

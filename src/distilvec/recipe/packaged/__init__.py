@@ -14,11 +14,7 @@ _WRITTEN_FOR = "scitail"
 
 @dataclass(frozen=True)
 class PaperSet:
-    """A data set of the supervised comparison of EMO and DistillMoE.
-
-    Attributes:
-        moe_weight: DistillMoE's lambda on it.
-    """
+    """A data set of the supervised comparison of EMO and DistillMoE, whose lambda on it is `moe_weight`."""
 
     kind: str
     moe_weight: float = 0.8
@@ -69,9 +65,7 @@ def read(name: str, data: str | None = None) -> str:
     """
     name = name.removesuffix(".yaml")
     if name not in names():
-        raise DistilvecError(
-            f"There is no recipe {name!r}", remedy=nearest(name, names()) or "distilvec recipes lists them"
-        )
+        raise DistilvecError(f"There is no recipe {name!r}", remedy=nearest(name, names()))
     text = (resources.files("distilvec.recipe.packaged") / f"{name}.yaml").read_text(encoding="utf-8")
     return text if data is None else _for_set(name, text, data)
 
