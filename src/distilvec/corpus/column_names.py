@@ -69,11 +69,7 @@ class ColumnNames:
 
     @classmethod
     def of(cls, kind: Kind, options: ColumnOptions) -> ColumnNames:
-        """Fill in the options for items of a kind, and check them.
-
-        Raises:
-            DistilvecError: the options make no sense.
-        """
+        """Fill in the options for items of a kind, and check them."""
         text = options.get("text", _DEFAULT_TEXT)
         texts = (text,) if isinstance(text, str) else tuple(text)
         given: dict[str, Any] = dict(options)

@@ -67,11 +67,7 @@ def pinned(address: HubAddress) -> str | None:
 
 
 def commit_of(address: HubAddress) -> str | None:
-    """The commit that the address means today; None of data that lie elsewhere.
-
-    Raises:
-        DataError, EnvironmentProblem: as `fingerprint`.
-    """
+    """The commit that the address means today; None of data that lie elsewhere."""
     origin = pinned(address) or _origin(_builder(address))
     return origin if isinstance(origin, str) else None
 

@@ -70,10 +70,6 @@ def fetched_rows(files: Files, folder: Path | None, read: Callable[[Path], Itera
     Args:
         folder: where they lie; None = the system's folder for temporary files.
         read: the rows of a file of this machine.
-
-    Raises:
-        DataError: a file is damaged.
-        EnvironmentProblem: the storage cannot be reached any more, or the disk is full.
     """
     for address, path in files.paths.items():
         fetched = _fetched(files.url, address, path, folder or Path(tempfile.gettempdir()))

@@ -52,9 +52,6 @@ def joined(parts: Sequence[Part], columns: ColumnOptions, folder: Path | None) -
     Args:
         columns: of the rows, and of parts that name no text column; the teacher's text has the prompt of the others.
         folder: as for `find_source`.
-
-    Raises:
-        DistilvecError, DataError, EnvironmentProblem: see `find_source`; parts that do not go together.
     """
     names = [part.called for part in parts]
     _check_names(names)

@@ -19,10 +19,6 @@ class CallScorer(CallTeacher, Scorer):
     """A function from a list of (query, document) to as many numbers; None or NaN where it has none.
 
     Patience and rate limit are those of `CallTeacher`.
-
-    Raises:
-        DistilvecError, EnvironmentProblem: as `CallTeacher`.
-        DataError: it does not give one number per pair.
     """
 
     _knows_all = False  # a log of clicks has nothing to say of pairs that nobody saw

@@ -186,11 +186,7 @@ def _write(
 
 
 def distinct_positions(words: np.ndarray, shard: tuple[int, int] | None) -> np.ndarray:
-    """Positions int64 [m] of the first occurrence of each key of the shard, ascending.
-
-    Raises:
-        DistilvecError: there is no such shard.
-    """
+    """Positions int64 [m] of the first occurrence of each key of the shard, ascending."""
     positions = np.arange(len(words)) if _all_differ(words[:, 0]) else _firsts(words)
     if shard is None:
         return positions

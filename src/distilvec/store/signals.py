@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from pydantic import BaseModel, ValidationError
-from torch import Tensor
 
 from distilvec.corpus.lazy import take
 from distilvec.errors import DataError
@@ -61,9 +60,6 @@ class SignalFilling:
     Args:
         texts: all that are to be taught; axes of token states are fitted to some of them.
         keys: uint8 [n, 16], their keys.
-
-    Raises:
-        DistilvecError: the teacher cannot give what is wanted.
     """
 
     def __init__(
@@ -72,7 +68,9 @@ class SignalFilling:
         teacher.refuse(wanted)
         self._axes = settle_axes(store.path, teacher, texts, wanted)
         self._signals = open_signals(store, teacher, wanted)
-        _keep_vocabulary(store, teacher, wanted)
+        if "tokenids" in wanted.signals and not (store.path / VOCABULARY).exists():
+            # So that a store can be aligned with a student when its teacher is gone.
+            write_vocabulary(store.path, {"tokens": teacher.vocabulary})
         self._store, self._teacher, self._texts, self._keys, self._wanted = store, teacher, texts, keys, wanted
         self._needed: dict[str, np.ndarray] = {}
 
@@ -119,12 +117,6 @@ class _Vocabulary(BaseModel):
     tokens: list[str]
 
 
-def _keep_vocabulary(store: SignalStore, teacher: Teacher, wanted: Wanted) -> None:
-    """Token strings by id, so that a store can be aligned with a student when its teacher is gone."""
-    if "tokenids" in wanted.signals and not (store.path / VOCABULARY).exists():
-        write_vocabulary(store.path, {"tokens": teacher.vocabulary})
-
-
 def read_vocabulary(store: SignalStore) -> list[str]:
     """Return what `fill` kept of the teacher's tokenizer.
 
@@ -153,15 +145,15 @@ def unpadded(seen: TeacherSignals, wanted: Wanted) -> dict[str, list[np.ndarray]
     if seen.mask is not None:
         real = [row.nonzero()[:, 0] for row in seen.mask]
         for layer in wanted.tokens:
-            signals[f"tokens-{layer}"] = [_take(state, at) for state, at in zip(seen.tokens[layer], real, strict=True)]
+            signals[f"tokens-{layer}"] = [state[at].numpy() for state, at in zip(seen.tokens[layer], real, strict=True)]
         for layer in wanted.attention:
             signals[f"attention-{layer}"] = [
-                _take(grid, at)[:, at.numpy()].reshape(-1, 1)
+                grid[at].numpy()[:, at.numpy()].reshape(-1, 1)
                 for grid, at in zip(seen.attention[layer], real, strict=True)
             ]
         if seen.ids is not None and seen.content is not None:
             signals["tokenids"] = [
-                np.stack([_take(ids, at), _take(content, at)], axis=1).astype(np.int32)
+                np.stack([ids[at].numpy(), content[at].numpy()], axis=1).astype(np.int32)
                 for ids, content, at in zip(seen.ids, seen.content, real, strict=True)
             ]
     if wanted.next and seen.content is not None:
@@ -181,7 +173,3 @@ def reduced(items: dict[str, list[np.ndarray]], axes: dict[int, TokenAxes]) -> d
         name: [axes[layer].reduce(states) for states in items[name]] for layer in axes if (name := f"tokens-{layer}")
     }
     return {**items, **short}
-
-
-def _take(values: Tensor, at: Tensor) -> np.ndarray:
-    return values[at].numpy()

@@ -165,11 +165,7 @@ class CallTeacher(Teacher):
                 self._wait(seconds)
 
     def _wait(self, seconds: float) -> None:
-        """Sleep.
-
-        Raises:
-            StoppedError: `stop` said yes meanwhile.
-        """
+        """Sleep; raise `StoppedError` if `stop` says yes meanwhile."""
         while self.stop is not None and seconds > 0:
             if self.stop():
                 raise StoppedError

@@ -63,11 +63,7 @@ class TeacherReport:
 
 
 def describe(teacher: Teacher, texts: Sequence[str]) -> TeacherReport:
-    """Look at a teacher on a sample of texts, without encoding them.
-
-    Args:
-        texts: the sample, a few hundred are enough.
-    """
+    """Look at a teacher on a sample of texts, of which a few hundred are enough, without encoding them."""
     ordered = sorted(set(texts), key=len)
     picked = [ordered[place] for place in sorted({0, len(ordered) // 2, len(ordered) - 1})] if ordered else []
     examples = [Example(*teacher.rendered(text)) for text in picked]

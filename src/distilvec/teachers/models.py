@@ -29,11 +29,7 @@ _OF_TEXTS = ("max_length", "pooling", "dtype", "prompt", "token_budget", "adapte
 
 
 def open_teacher(section: ModelSection, reading: Reading) -> Teacher:
-    """Open the teacher that a model is for the items that are read, as their kind says.
-
-    Raises:
-        DistilvecError: no such model, or one of another kind of items; a key that its kind has no use for.
-    """
+    """Open the teacher that a model is for the items that are read, as their kind says."""
     teacher: Teacher = reading.kind.teacher(section, reading)
     return teacher
 
@@ -125,11 +121,7 @@ class ItemTeacher(Teacher):
 
     @torch.inference_mode()
     def together(self, texts: Sequence[str], side: str | None = None) -> np.ndarray:
-        """float32 [n, D], all items in one forward pass.
-
-        Raises:
-            DataError: an item that the model cannot read.
-        """
+        """float32 [n, D], all items in one forward pass."""
         try:
             features: dict[str, Any] = dict(self.model.preprocess(list(texts)))
         except (OSError, ValueError) as problem:
@@ -159,11 +151,7 @@ def _refuse_of_texts(section: ModelSection, modality: str) -> None:
 
 
 def _open_network(path: Path, name: str, device: str | None) -> Teacher:
-    """The teacher of one safetensors file: a network over images (`read_image_network`) or over molecules.
-
-    Raises:
-        DistilvecError, DataError: the file is not one of them.
-    """
+    """The teacher of one safetensors file: a network over images (`read_image_network`) or over molecules."""
     from distilvec.modules.network_files import read_image_network
 
     network = read_image_network(path)

@@ -58,11 +58,7 @@ class MoleculeNetwork:
         self._network = network.eval().requires_grad_(False).to(device)
 
     def __call__(self, smiles: Sequence[str]) -> np.ndarray:
-        """float32 [n, width], in the order of the strings.
-
-        Raises:
-            DataError: a string that RDKit cannot read.
-        """
+        """float32 [n, width], in the order of the strings."""
         vectors = np.zeros((len(smiles), self.width), np.float32)
         for start in range(0, len(smiles), _BATCH):
             vectors[start : start + _BATCH] = self._batch(smiles[start : start + _BATCH])

@@ -54,8 +54,8 @@ def _chosen(teacher: Any, texts: Sequence[str], held: str | None) -> str:
         vectors.append(teacher.encode(list(texts[:PROBED])))
     cosines = _cosines(*vectors)
     teacher.compute_in("bfloat16" if cosines.min() > LEAST else "float32")
-    seen = f"of {len(cosines)} texts the vectors of both have a mean cosine of {_shown(cosines.mean())}"
-    least = f"and a least one of {_shown(cosines.min())}"
+    seen = f"of {len(cosines)} texts the vectors of both have a mean cosine of {cosines.mean():.5f}"
+    least = f"and a least one of {cosines.min():.5f}"
     if teacher.card.dtype == "float32":
         return f"{teacher.card.name} reads in float32, not in bfloat16: {seen} {least}, which is not above {LEAST}"
     return f"{teacher.card.name} reads in bfloat16, which is faster here than float32: {seen} {least}"
@@ -72,7 +72,7 @@ def _eight_bits(teacher: Any, texts: Sequence[str]) -> str:
     cosines = _cosines(whole.encode(some), teacher.encode(some))
     return (
         f"{teacher.card.name} holds its weights in 8 bits: of {len(some)} texts its vectors and those of the whole "
-        f"model have a mean cosine of {_shown(cosines.mean())} and a least one of {_shown(cosines.min())}"
+        f"model have a mean cosine of {cosines.mean():.5f} and a least one of {cosines.min():.5f}"
     )
 
 
@@ -95,8 +95,3 @@ def _cosines(full: np.ndarray, narrow: np.ndarray) -> np.ndarray:
         cosines = (full * narrow).sum(1) / np.where(lengths == 0, 1.0, lengths)
     cosines[(lengths == 0) & (full == narrow).all(axis=1)] = 1.0
     return np.nan_to_num(cosines, nan=0.0)
-
-
-def _shown(cosine: float) -> str:
-    """As many digits as tell it from 1."""
-    return f"{cosine:.5f}"

@@ -199,11 +199,7 @@ class ServiceTeacher(Teacher):
             return
 
     def _refused(self, problem: DistilvecError) -> None:
-        """Hear of a text that the service refuses.
-
-        Raises:
-            DistilvecError: it refuses many, or the probe too: then it is not the text that is wrong.
-        """
+        """Hear of a text that the service refuses; it is an error if it refuses many, or the probe too."""
         with self._counting:
             self._unread += 1
             count, asked = self._unread, self._asked

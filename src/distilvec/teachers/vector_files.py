@@ -52,13 +52,7 @@ def read_vectors(
 def read_vectors_and_texts(
     vectors: str | Path | np.ndarray, texts: Any, name: str, wants_texts: bool
 ) -> tuple[np.ndarray, list[str] | None]:
-    """The vectors [n, D] and, of a table where they are wanted, the texts.
-
-    Raises:
-        DataError: a file or a table is missing or not what it has to be.
-        DistilvecError: the address of a database holds a password, or keys are given with it.
-        EnvironmentProblem: a database does not answer, or its extra is missing.
-    """
+    """The vectors [n, D] and, of a table where they are wanted, the texts."""
     if isinstance(vectors, np.ndarray):
         return _matrix(vectors, name), None
     source = str(vectors)
@@ -93,11 +87,7 @@ def read_texts(texts: str | Path | Sequence[str]) -> Iterable[str]:
 
 
 def read_keys(keys: str | Path | np.ndarray | None) -> np.ndarray:
-    """Keys uint8 [n, 16], of a .npy file or an array.
-
-    Raises:
-        DataError: a file is missing, or they are not of this form.
-    """
+    """Keys uint8 [n, 16], of a .npy file or an array."""
     array = keys if isinstance(keys, np.ndarray) else _load_npy(Path(str(keys)))
     if array.ndim != 2 or array.shape[1] != 16 or array.dtype != np.uint8:
         where = "keys" if array is keys else str(keys)
@@ -106,11 +96,7 @@ def read_keys(keys: str | Path | np.ndarray | None) -> np.ndarray:
 
 
 def check_rows(vectors: int, items: int, where: str, what: str) -> None:
-    """See that there are as many vectors as items.
-
-    Raises:
-        DataError: there are not.
-    """
+    """Refuse another number of vectors than of items."""
     if vectors != items:
         raise DataError(
             f"{vectors} vectors, but {items} {what}",

@@ -70,11 +70,7 @@ def read_vector_table(file: Path, column: str, texts: Any, *, wants_texts: bool)
 
 
 def _in_step(rows: Iterable[Row], texts: Path) -> Iterator[Row]:
-    """The rows of vectors, as long as none has another id than the text in its place: they go together by order.
-
-    Raises:
-        DataError: one has.
-    """
+    """The rows of vectors, as long as none has another id than the text in its place: they go together by order."""
     others = read_file(texts, None, LONGEST) if texts.suffix == ".jsonl" else iter(())
     for row in rows:
         other = next(others, None)
@@ -101,9 +97,6 @@ class Spool:
 
         Args:
             where: the place of the rows, if it is known more closely than by their number.
-
-        Raises:
-            DataError: they are of another width than those before.
         """
         if vectors.shape[1] and not self._width:
             self._width = vectors.shape[1]
@@ -123,11 +116,7 @@ class Spool:
         return np.full((rows, self._width), np.nan, np.float32).tobytes()
 
     def add_cell(self, value: Any, where: str) -> None:
-        """Append what one cell holds.
-
-        Raises:
-            DataError: it is no vector, or one of another width.
-        """
+        """Append what one cell holds."""
         try:
             vector = _parsed(value)
         except (TypeError, ValueError, OverflowError) as problem:

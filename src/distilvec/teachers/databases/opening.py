@@ -30,12 +30,7 @@ Pages = Callable[[Sequence[str] | None], Generator[Page]]
 
 @contextmanager
 def opened(address: TableAddress) -> Iterator[Callable[[Sequence[str] | None], Generator[dict[str, Any]]]]:
-    """Connect to a database; yields a function from columns (None = all) to the rows of the table.
-
-    Raises:
-        DataError: there is no such folder or table.
-        EnvironmentProblem: an extra is missing, or the database does not answer.
-    """
+    """Connect to a database; yields a function from columns (None = all) to the rows of the table."""
     with ExitStack() as stack:
         with _client_errors(address):
             pages = stack.enter_context(_KINDS[address.kind].connect(address))

@@ -74,11 +74,7 @@ def read_database(address: TableAddress, texts: Any) -> tuple[Vector, list[str]]
 
 
 def _read(spool: Spool, rows: Iterable[Mapping[str, Any]], text_of: TextOf, where: str) -> list[str | None]:
-    """Put all vectors into the spool; the text of each, None where it has none.
-
-    Raises:
-        DataError: a row is no vector, or no row has a text.
-    """
+    """Put all vectors into the spool; the text of each, None where it has none."""
     texts = []
     for number, row in enumerate(rows, 1):
         spool.add_cell(row.get(spool.column), f"{where}, id {row['id']}" if "id" in row else f"{where}, row {number}")
@@ -117,11 +113,7 @@ def _from_file(file: Path) -> TextOf:
 
 
 def _sorted(vectors: Vector, texts: list[str | None], where: str) -> tuple[Vector, list[str]]:
-    """Rows with a text in the order of the texts, those of one text in an order of their vectors.
-
-    Raises:
-        DataError: a vector has values that are not finite.
-    """
+    """Rows with a text in the order of the texts, those of one text in an order of their vectors."""
 
     def digest(row: int) -> bytes:
         return blake2b(vectors[row].tobytes(), digest_size=16).digest()
