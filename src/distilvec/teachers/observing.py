@@ -47,8 +47,7 @@ class Observer:
         if transformer is not None and self._watch is not None:
             config = transformer.model.config
             self.hidden = int((config.get_text_config() if hasattr(config, "get_text_config") else config).hidden_size)
-            tokenizer = model.tokenizer
-            self._contents = Contents(tokenizer, prompt)
+            self._contents = Contents(model.tokenizer, prompt)
 
     def __call__(self, features: dict[str, Any], wanted: Wanted, autocast: Any) -> TeacherSignals:
         """One forward of padded features [B, T] on the model's device; signals on the CPU in float32.

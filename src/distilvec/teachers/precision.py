@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from distilvec.modules.invariance import cosine_distances
 from distilvec.precision import bfloat16_pays
 from distilvec.teachers.text import TextTeacher
 
@@ -52,7 +52,7 @@ def _chosen(teacher: Any, texts: Sequence[str], held: str | None) -> str:
     for dtype in ("float32", "bfloat16"):
         teacher.compute_in(dtype)
         vectors.append(teacher.encode(list(texts[:PROBED])))
-    cosines = _cosines(*vectors)
+    cosines = 1 - cosine_distances(*vectors)
     teacher.compute_in("bfloat16" if cosines.min() > LEAST else "float32")
     seen = f"of {len(cosines)} texts the vectors of both have a mean cosine of {cosines.mean():.5f}"
     least = f"and a least one of {cosines.min():.5f}"
@@ -69,7 +69,7 @@ def _eight_bits(teacher: Any, texts: Sequence[str]) -> str:
         return ""
     whole.compute_in(teacher.card.dtype)
     some = list(texts[:COMPARED])
-    cosines = _cosines(whole.encode(some), teacher.encode(some))
+    cosines = 1 - cosine_distances(whole.encode(some), teacher.encode(some))
     return (
         f"{teacher.card.name} holds its weights in 8 bits: of {len(some)} texts its vectors and those of the whole "
         f"model have a mean cosine of {cosines.mean():.5f} and a least one of {cosines.min():.5f}"
@@ -85,13 +85,3 @@ def _memory_left(device: torch.device) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
-
-
-def _cosines(full: np.ndarray, narrow: np.ndarray) -> np.ndarray:
-    """float64 [n], of each text's vectors [n, D]; 0 where one is not finite, 1 where both are zero."""
-    full, narrow = full.astype(np.float64), narrow.astype(np.float64)
-    lengths = np.linalg.norm(full, axis=1) * np.linalg.norm(narrow, axis=1)
-    with np.errstate(invalid="ignore"):
-        cosines = (full * narrow).sum(1) / np.where(lengths == 0, 1.0, lengths)
-    cosines[(lengths == 0) & (full == narrow).all(axis=1)] = 1.0
-    return np.nan_to_num(cosines, nan=0.0)
