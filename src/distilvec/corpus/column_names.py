@@ -14,7 +14,7 @@ _DEFAULT_TEXT = "text"
 
 
 class ColumnOptions(TypedDict, total=False):
-    """The columns of a source and how they are read; all may be left out.
+    """The columns of a source and how they are read; all may be left out. The recipe's section has the same keys.
 
     Attributes:
         text: the text column, or those of a pair (anchor, positive) or triplet (and negatives, which a row may lack).
@@ -22,16 +22,14 @@ class ColumnOptions(TypedDict, total=False):
             images (in .npz: the only array of images) and for "smiles" with molecules.
         label: column of class names, class indices or scores. A folder of images has the columns "folder" (the
             sub-folder an image lies in) and "path".
-        domain: column naming each text's domain.
         role: column that tells queries ("query", "anchor") from documents ("document", "passage", "positive").
         teacher_text: column that the teacher reads instead. Several text columns are then one text in several
             languages: all have this one lesson, later ones are positives of the first, and a row may lack the third.
         joint: make one item of a row's two texts, with `keys.PAIR` (U+001E) between them; student and teacher read
             it as their tokenizers encode a pair.
         max_characters: longer texts are rejected (20,000); images and molecules have limits of their own.
-        modality: text, image or molecule; None = image for a folder of images and .npz, molecule for .smi, else text.
-        components: of molecules made of several (salts, mixtures): "largest" keeps that with most heavy atoms, "keep"
-            keeps all, "reject" leaves the row out.
+        modality: None = image for a folder of images and .npz, molecule for .smi, else text.
+        components: of molecules made of several (salts, mixtures): "largest" is that with most heavy atoms.
         repeated: keep an item each time that it occurs, with its label there; a joint pair is one item. Pairs that are
             not joint are kept anyway.
         made: for each single text that is trained on, about so many more are made of the texts read around it: parts

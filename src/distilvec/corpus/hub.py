@@ -82,10 +82,6 @@ def stream(
         prepare: changes the data set before it is read.
         folder: where rows are kept; None = nowhere.
         key: equal for equal data and columns.
-
-    Raises:
-        DataError: there is no such data set, split or column.
-        EnvironmentProblem: the hub cannot be reached, or ceases to answer.
     """
     with ExitStack() as stack:
         place = None if folder is None else folder / f"{KEPT}{key}"

@@ -46,15 +46,11 @@ class KeyedPart:
 
 
 def locate(first: np.ndarray, second_at: Callable[[np.ndarray], np.ndarray], query: np.ndarray) -> np.ndarray:
-    """Positions of keys in a table that is sorted by both words.
+    """The first position, int64 [n], of each key uint64 [n, 2] in a table that is sorted by both words, -1 if none.
 
     Args:
-        first: uint64 [N], first words of the keys.
+        first: uint64 [N], first words of the table's keys.
         second_at: positions [k] -> uint64 [k], second words of the keys there.
-        query: uint64 [n, 2], the keys looked for.
-
-    Returns:
-        int64 [n], the first position of each key, -1 where there is none.
     """
     positions = np.full(len(query), -1, dtype=np.int64)
     order = np.argsort(query[:, 0])  # neighbours in the query then touch neighbouring pages

@@ -143,11 +143,7 @@ class RaggedWriter:
         self._bytes, self._since = 0, time.monotonic()
 
     def add(self, keys: np.ndarray, items: Sequence[np.ndarray]) -> None:
-        """Add items.
-
-        Args:
-            keys: uint8 [n, 16].
-            items: n arrays [length, width].
+        """Add n items, arrays [length, width], under their keys uint8 [n, 16].
 
         Raises:
             DataError: where a value is not finite, or does not fit into the stored dtype.

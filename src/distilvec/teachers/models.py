@@ -77,13 +77,7 @@ class ItemTeacher(Teacher):
     """A frozen `SentenceTransformer` whose items have no tokens: images, or molecules as graphs.
 
     Args:
-        model: in eval mode.
-        name: the name in the recipe.
-        source: folder or file that it came from.
-
-    Attributes:
-        card: who it is. Its fingerprint covers the folder's files, or the one file.
-        model: the `SentenceTransformer`.
+        source: folder or file that it came from, whose content its fingerprint covers.
     """
 
     can = Capabilities(local=True)

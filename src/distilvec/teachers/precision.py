@@ -21,16 +21,15 @@ COMPARED = 10
 def settle_precision(teacher: Any, texts: Sequence[str], held: str | None = None) -> str:
     """Choose between bfloat16 and float32 for a text model that was opened without a dtype; look at what 8 bits change.
 
+    Other teachers are left as they are, and so are weights that lie in half precision on the device.
+
     Args:
-        teacher: any; others than such a model are left as they are, and so are weights that lie in half precision on
-            the device.
         texts: what it is to read; some are read in both precisions.
         held: precision of the vectors that its store holds, which go on in it; None = there are none yet.
 
     Returns:
-        What was chosen and why, and how near the vectors of a model in 8 bits are to those of the whole one; empty
-        where nothing was to be chosen. Nothing is compared once there is a store, or where the whole model would not
-        fit into the memory that is left.
+        What was chosen and why, and how near the vectors of a model in 8 bits are to those of the whole one, unless
+        there is a store already or no memory for both; empty where nothing was to be chosen.
     """
     said = [_chosen(teacher, texts, held), "" if held else _eight_bits(teacher, texts)]
     return "; ".join(filter(None, said))

@@ -37,17 +37,10 @@ def read_vector_table(file: Path, column: str, texts: Any, *, wants_texts: bool)
     """The vectors float32 [n, D] of a table, NaN where a row has none, and its texts.
 
     Args:
-        file: .parquet, .jsonl, .ndjson, .json, .csv or .tsv; all but .parquet also .gz and .zst.
         column: of the vectors; "" = the only one that holds any.
         texts: name of the column of the texts, None = "text"; or texts from elsewhere, which are not read here. Of a
             batch's results, the file of its requests.
-        wants_texts: whether texts are asked for at all.
-
-    Returns:
-        None in place of the texts where the table's are not asked for.
-
-    Raises:
-        DataError: the file is missing or damaged, has no such column, or a row is no vector or has no text.
+        wants_texts: whether texts are asked for at all; None in their place where the table's are not.
     """
     parquet = file_kind(file) == ".parquet"
     rows = _usable(parquet_rows(file, None) if parquet else read_file(file, None, LONGEST))

@@ -44,11 +44,6 @@ def read_database(address: TableAddress, texts: Any) -> tuple[Vector, list[str]]
     Args:
         texts: name of the column of the texts, None = "text"; or a file with "id" and "text", whose ids are those of
             the database. Rows without a text are left out.
-
-    Raises:
-        DataError: there is no such table or column, a row is no vector, or no row has a text.
-        DistilvecError: texts are something else.
-        EnvironmentProblem: an extra is missing, or the database does not answer.
     """
     if not (texts is None or isinstance(texts, str | Path)):
         raise DistilvecError(
