@@ -87,7 +87,6 @@ class BatchTeacher(ServiceTeacher):
         self._without: set[bytes] = set()
 
     def cost(self, texts: Sequence[str], items: int) -> TeachingCost:
-        """Return what `items` texts like these will cost, by estimate."""
         return super().cost(texts, items)._replace(requests=items, jobs=-(-items // MOST_REQUESTS))
 
     def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:

@@ -108,7 +108,6 @@ class ItemTeacher(Teacher):
         )
 
     def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
-        """Pairs (positions int64 [b], vectors float32 [b, D]), in the order of the items."""
         for start in range(0, len(texts), _BATCH):
             some = texts[start : start + _BATCH]
             yield np.arange(start, start + len(some)), self.together(some)

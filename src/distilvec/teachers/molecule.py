@@ -102,7 +102,6 @@ class MoleculeTeacher(Teacher):
         )
 
     def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
-        """Pairs (positions int64 [b], vectors float32 [b, D]), in the order of the strings."""
         for start in range(0, len(texts), _BATCH):
             rows = np.arange(start, min(start + _BATCH, len(texts)))
             yield rows, self._network(texts[start : start + _BATCH])

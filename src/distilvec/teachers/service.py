@@ -120,7 +120,6 @@ class ServiceTeacher(Teacher):
                 self.answers = None
 
     def cost(self, texts: Sequence[str], items: int) -> TeachingCost:
-        """Return what `items` texts like these will cost, by estimate."""
         each = self._endpoint.estimated_tokens([self.prompt + text for text in texts]) / max(len(texts), 1)
         fit = int(self._most_tokens / each) if math.isfinite(self._most_tokens) else items
         most = max(1, min(self._section.batch_size, fit))
