@@ -67,8 +67,10 @@ class Filling:
     def __init__(
         self, store: SignalStore, teacher: Teacher, texts: Sequence[str], keys: np.ndarray, wanted: Wanted
     ) -> None:
-        teacher.refuse(wanted)
-        self._axes = settle_axes(store.path, teacher, texts, wanted) if wanted.signals else {}
+        self._axes: dict[int, TokenAxes] = {}
+        if wanted.signals:
+            teacher.refuse(wanted)
+            self._axes = settle_axes(store.path, teacher, texts, wanted)
         self._signals = open_signals(store, teacher, wanted)
         if "tokenids" in wanted.signals and not (store.path / VOCABULARY).exists():
             # So that a store can be aligned with a student when its teacher is gone.
