@@ -24,10 +24,7 @@ def prompts_of(parts: Sequence[Part], columns: Sequence[str]) -> dict[str, str]:
     """Return the prompts that a student of this corpus is shipped with: name -> what stands before a text.
 
     A part of single texts gives its name to its prompt; in pairs the first text is the query and others are documents,
-    as `encode_query` and `encode_document` of sentence-transformers name them.
-
-    Raises:
-        DistilvecError: two parts want different prompts of one name.
+    as `encode_query` and `encode_document` of sentence-transformers name them. Two prompts of one name are refused.
     """
     found: dict[str, str] = {}
     for part in parts:

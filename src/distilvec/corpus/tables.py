@@ -180,12 +180,6 @@ def _pieces(source: Any) -> Iterable[Any]:
     """Record batches of a table, or arrays of what is a single column."""
     import pyarrow as pa
 
-    if isinstance(source, pa.Table):
-        return source.to_batches()
-    if isinstance(source, pa.ChunkedArray):
-        return source.chunks
-    if isinstance(source, pa.RecordBatch | pa.Array):
-        return [source]
     if not hasattr(source, "__arrow_c_stream__"):
         return [pa.array(source)]
     try:

@@ -46,10 +46,6 @@ def _schema(dtype: str) -> pa.Schema:
 class RaggedSignal(KeyedParts[RaggedPart]):
     """One signal of a store, found by the keys of its texts.
 
-    Args:
-        folder: the store; its store.json names the signal.
-        signal: for example "tokens-6".
-
     Attributes:
         width: values per row of an item (H for token states; 1 where an item is one flat list).
 

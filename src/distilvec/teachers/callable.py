@@ -238,10 +238,7 @@ def _by_encode(model: Any) -> str | None:
 
 
 def find(path: str, kind: str, example: str) -> Any:
-    """Return what "module:name" names; modules of the working directory are found.
-
-    Args:
-        kind, example: what is looked for, in messages.
+    """Return what "module:name" names, a `kind` of thing; modules of the working directory are found.
 
     Raises:
         DistilvecError: the path has no colon, or there is no such module or name.

@@ -22,16 +22,12 @@ _VECTORS = ("token_embeddings", "sentence_embedding")
 
 
 class Observer:
-    """Looks inside a text model while it runs.
+    """Looks inside a text model while it runs; `hidden` and `causal` are those of `Teacher`.
 
     Args:
         model: a transformer with pooling.
         prompt: put before every text; its tokens are no content.
         head: of the task that it was fine-tuned on.
-
-    Attributes:
-        hidden: width of its token states; None where it has no blocks that can be seen.
-        causal: whether its tokens see only those before them.
     """
 
     def __init__(self, model: SentenceTransformer, prompt: str, head: TaskHead | None = None) -> None:
