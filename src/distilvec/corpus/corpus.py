@@ -240,6 +240,8 @@ def read_corpus(
         DataError: no such file or column, a damaged file, no usable text; with `strict` a bad row.
         EnvironmentProblem: no permission, no room, no network, or a package is missing.
     """
+    if holdout is not None and not 0 <= holdout < 1:
+        raise DistilvecError(f"holdout is a share from 0 to below 1, not {holdout}", where="corpus.holdout")
     if limit is not None and limit < 1:
         raise DistilvecError(f"limit is at least 1, not {limit}", where="corpus.limit")
     folder = Path(folder)
