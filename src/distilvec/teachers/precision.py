@@ -51,7 +51,7 @@ def _chosen(teacher: Any, texts: Sequence[str], held: str | None) -> str:
     for dtype in ("float32", "bfloat16"):
         teacher.compute_in(dtype)
         vectors.append(teacher.encode(list(texts[:PROBED])))
-    cosines = 1 - cosine_distances(*vectors)
+    cosines = 1 - cosine_distances(vectors[0], vectors[1])
     teacher.compute_in("bfloat16" if cosines.min() > LEAST else "float32")
     seen = f"of {len(cosines)} texts the vectors of both have a mean cosine of {cosines.mean():.5f}"
     least = f"and a least one of {cosines.min():.5f}"

@@ -346,7 +346,7 @@ def stored_dtype(folder: Path, wanted: torch.dtype) -> torch.dtype:
 
 
 def _count_layers(model: nn.Module) -> int | None:
-    config = getattr(getattr(next(model.children()), "model", None), "config", None)
+    config: Any = getattr(getattr(next(model.children()), "model", None), "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     layers = getattr(text, "num_hidden_layers", None)
     return layers if isinstance(layers, int) else None
