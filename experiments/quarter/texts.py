@@ -10,8 +10,7 @@ from experiments.harness.records import WORK
 from experiments.harness.texts import read_rows, shared_rows, write_rows
 from experiments.headline import run as headline
 
-from distilvec.corpus.docstrings import docstring_pairs
-from distilvec.corpus.similar import NearDuplicates
+from distilvec.corpus.docstrings import NearDuplicates, docstring_pairs
 
 FOLDER = WORK / "quarter"
 #: Of the corpus' texts so many come from the pairs; the pairs behind them are for retrieval.

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distilvec.corpus import content_key, content_keys, read_corpus
+from distilvec.corpus.docstrings import NearDuplicates
 from distilvec.corpus.keys import canonical, canonical_keys, is_blank
-from distilvec.corpus.similar import NearDuplicates
 from distilvec.corpus.split import held_out, leaking
 
 # Everything Unicode has: separators, marks, emoji, private use, and what the audit refuses.

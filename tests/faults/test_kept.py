@@ -30,7 +30,8 @@ from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
 from distilvec.students import load_student
 from distilvec.students.pieces import piece_vectors
-from distilvec.teachers.callable import CallTeacher, find_function
+from distilvec.teachers import load_teacher
+from distilvec.teachers.callable import find_function
 from distilvec.training.checkpoint import newest_checkpoint
 from distilvec.training.log import RunLog
 
@@ -255,7 +256,7 @@ def test_a_function_that_ends_the_process(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     code = f"import sys\ncalls = []\ndef embed(texts):\n    calls.append(1)\n    if len(calls) > 1:\n        {words}\n"
     (tmp_path / f"{name}.py").write_text(code + "    return [[1.0, 2.0] for _ in texts]\n")
-    teacher = CallTeacher(f"{name}:embed")
+    teacher = load_teacher(call=f"{name}:embed")
     with pytest.raises(DistilvecError, match=r"^teacher: .*SystemExit: "):
         list(teacher.stream(["a text"]))
     (tmp_path / f"{name}_import.py").write_text(f"import sys\n{words}\n")

@@ -25,9 +25,10 @@ from distilvec.judging import CachedEncoder
 from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
 from distilvec.store.codec import pack, unpack
-from distilvec.teachers import load_teacher
+from distilvec.teachers import Reading, load_teacher
 from distilvec.teachers.answers import Answers
 from distilvec.teachers.callable import CallTeacher, Patience
+from distilvec.teachers.sections import CallSection
 
 
 def test_damaged_combined_store_is_made_again(tmp_path: Path, tiny_bert: Path, sentences: list[str]) -> None:
@@ -176,7 +177,7 @@ def test_teaching_stops_between_attempts_of_a_function(tmp_path: Path) -> None:
             raise ConnectionError("try later")
         return lengths(texts)
 
-    teacher = CallTeacher(busy, batch_size=2, patience=Patience(sleep=slept.append))
+    teacher = CallTeacher(CallSection(call=busy, batch_size=2), Reading(), Patience(sleep=slept.append))
     corpus = read_corpus([f"text {number}" for number in range(6)], tmp_path / "corpus", holdout=0.0)
     store = SignalStore.create(tmp_path / "store", teacher.card, 3)
     told = fill_store(store, teacher, corpus, stop=lambda: sum(slept) > 2)

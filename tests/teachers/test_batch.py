@@ -19,7 +19,7 @@ from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, Pend
 from distilvec.flow.ray import teach_alone
 from distilvec.recipe import Recipe
 from distilvec.store import SignalStore
-from distilvec.teachers import batch_endpoint, batch_lines
+from distilvec.teachers import batch_endpoint
 from distilvec.teachers.sections import ApiSection
 
 TEXTS = [f"text {number} of a{'t' * (number % 7)}" for number in range(40)]
@@ -239,7 +239,7 @@ def test_a_job_whose_answer_was_lost_is_found_again(service: BatchService, tmp_p
 def test_a_file_has_no_more_requests_than_a_service_takes(
     service: BatchService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_lines, "MOST_REQUESTS", 15)
+    monkeypatch.setattr(batch_endpoint, "MOST_REQUESTS", 15)
     recipe = recipe_of(service, tmp_path)
     with pytest.raises(Pending, match="0 of 40 texts"):
         teach_alone(recipe)

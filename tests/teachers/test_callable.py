@@ -15,11 +15,12 @@ import torch
 from distilvec.corpus import content_keys, read_corpus
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.store import SignalStore, fill
-from distilvec.teachers import load_teacher
+from distilvec.teachers import Reading, load_teacher
 from distilvec.teachers.callable import CallTeacher, Patience
 from distilvec.teachers.cards import fingerprint
 from distilvec.teachers.carried import carried
-from distilvec.teachers.invariance import batch_invariance
+from distilvec.teachers.describe import batch_invariance
+from distilvec.teachers.sections import CallSection
 
 
 def embed(texts: list[str]) -> list[list[float]]:
@@ -51,7 +52,7 @@ class Clock:
 
 
 def _teacher(clock: Clock, attempts: int = 6, **options: Any) -> CallTeacher:
-    return CallTeacher(clock.serve, patience=Patience(attempts, clock, clock.sleep), **options)
+    return CallTeacher(CallSection(call=clock.serve, **options), Reading(), Patience(attempts, clock, clock.sleep))
 
 
 def test_batches_in_order(sentences: list[str]) -> None:

@@ -24,7 +24,7 @@ from distilvec.recipe import Recipe
 from distilvec.recipe.places import find_files
 from distilvec.store import SignalStore, fill
 from distilvec.teachers import load_teacher
-from distilvec.teachers.databases import chroma, lance, postgres, qdrant, reading, sqlite
+from distilvec.teachers.databases import opening, reading
 from distilvec.teachers.databases.address import database_address
 from distilvec.teachers.vectors import VectorsTeacher
 
@@ -69,7 +69,7 @@ def kinds(*names: str) -> pytest.MarkDecorator:
 def test_vectors_are_found_by_text_over_several_pages(
     store_rows: Fill, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (postgres, qdrant, chroma, lance, sqlite, reading):
+    for module in (opening, reading):
         monkeypatch.setattr(module, "PAGE", 20)
     rows = rows_of(count)
     teacher = load_teacher(vectors=store_rows(rows))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,8 @@ from tests.teachers.serving import serving
 from torch import nn
 
 from distilvec.teachers import load_teacher
-from distilvec.teachers.describe import check_teacher, describe
+from distilvec.teachers.describe import batch_invariance, check_teacher, describe
 from distilvec.teachers.families import family_of
-from distilvec.teachers.invariance import batch_invariance
 
 
 @pytest.mark.parametrize("kind", ["bert", "xlmr", "modernbert", "qwen3", "mistral"])
@@ -77,18 +75,17 @@ def test_report(tiny_model_folders: dict[str, Path], sentences: list[str]) -> No
     report = check_teacher(teacher, sentences)
     assert len(report.examples) == 3
     short, _, long = report.examples
-    assert short.rendered == f"{teacher.card.prompt}{short.text}<|endoftext|>"
-    assert short.tokens == len(teacher.model.tokenizer(teacher.prompt + short.text)["input_ids"])
+    text = min(sentences, key=len)
+    assert short.rendered == f"{teacher.card.prompt}{text}<|endoftext|>"
+    assert short.tokens == len(teacher.model.tokenizer(teacher.prompt + text)["input_ids"])
     assert long.tokens == 64
     whole = [len(teacher.model.tokenizer(teacher.prompt + text)["input_ids"]) for text in sentences]
     assert report.truncated == pytest.approx(sum(length > 64 for length in whole) / len(sentences))
     assert report.longest == max(whole)
-    assert report.invariance is not None
-    assert report.invariance.passed
+    assert not any("another vector" in warning for warning in report.warnings)
     shown = str(report)
     assert "lasttoken pooling" in shown
     assert f"of {len(sentences)} texts are cut" in shown
-    json.dumps(report.to_dict())
 
 
 def test_bert_example_shows_special_tokens(tiny_bert: Path) -> None:

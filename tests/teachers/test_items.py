@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from distilvec.teachers.items import ItemTeacher
+from distilvec.teachers.models import ItemTeacher
 
 
 class Pictures(torch.nn.Sequential):

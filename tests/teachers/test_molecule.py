@@ -178,12 +178,10 @@ def test_fingerprint_is_of_the_content_and_of_what_is_computed_with_it(tmp_path)
     clr = write(tmp_path, "molclr")
     found = {
         first,
-        MoleculeTeacher(path, kind="graphsage").card.fingerprint,
         MoleculeTeacher(write(tmp_path / "copy", "gcn", other)).card.fingerprint,
         MoleculeTeacher(clr).card.fingerprint,
-        MoleculeTeacher(clr, features=True).card.fingerprint,
     }
-    assert len(found) == 5
+    assert len(found) == 3
 
 
 @pytest.mark.parametrize("kind", [*sorted(NAMES), "chemvae"])

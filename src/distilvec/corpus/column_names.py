@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypedDict, get_args
+from typing import Any, TypedDict
 
 from distilvec.corpus.keys import Components
-from distilvec.errors import DistilvecError, nearest
+from distilvec.errors import DistilvecError
 from distilvec.kinds.base import Kind, find_kind
 
 _DEFAULT_TEXT = "text"
 
 
 class ColumnOptions(TypedDict, total=False):
-    """The columns of a source and how they are read; all may be left out.
+    """The columns of a source and how they are read; all may be left out. The recipe's section has the same keys.
 
     Attributes:
         text: the text column, or those of a pair (anchor, positive) or triplet (and negatives, which a row may lack).
@@ -22,16 +22,14 @@ class ColumnOptions(TypedDict, total=False):
             images (in .npz: the only array of images) and for "smiles" with molecules.
         label: column of class names, class indices or scores. A folder of images has the columns "folder" (the
             sub-folder an image lies in) and "path".
-        domain: column naming each text's domain.
         role: column that tells queries ("query", "anchor") from documents ("document", "passage", "positive").
         teacher_text: column that the teacher reads instead. Several text columns are then one text in several
             languages: all have this one lesson, later ones are positives of the first, and a row may lack the third.
         joint: make one item of a row's two texts, with `keys.PAIR` (U+001E) between them; student and teacher read
             it as their tokenizers encode a pair.
         max_characters: longer texts are rejected (20,000); images and molecules have limits of their own.
-        modality: text, image or molecule; None = image for a folder of images and .npz, molecule for .smi, else text.
-        components: of molecules made of several (salts, mixtures): "largest" keeps that with most heavy atoms, "keep"
-            keeps all, "reject" leaves the row out.
+        modality: None = image for a folder of images and .npz, molecule for .smi, else text.
+        components: of molecules made of several (salts, mixtures): "largest" is that with most heavy atoms.
         repeated: keep an item each time that it occurs, with its label there; a joint pair is one item. Pairs that are
             not joint are kept anyway.
         made: for each single text that is trained on, about so many more are made of the texts read around it: parts
@@ -69,18 +67,13 @@ class ColumnNames:
 
     @classmethod
     def of(cls, kind: Kind, options: ColumnOptions) -> ColumnNames:
-        """Fill in the options for items of a kind, and check them.
-
-        Raises:
-            DistilvecError: the options make no sense.
-        """
+        """Fill in the options for items of a kind, and check them."""
         text = options.get("text", _DEFAULT_TEXT)
         texts = (text,) if isinstance(text, str) else tuple(text)
         given: dict[str, Any] = dict(options)
         given |= {"text": (kind.column,) if texts == (_DEFAULT_TEXT,) else texts, "modality": kind.name}
         names = cls(**given)
-        names._check_columns()
-        names._check_values()
+        names._check()
         return names
 
     @property
@@ -104,7 +97,7 @@ class ColumnNames:
         options = {name: value for name, value in asdict(self).items() if name not in self.kind.unsaid}
         return {name: value for name, value in options.items() if value or name not in ("repeated", "made")}
 
-    def _check_columns(self) -> None:
+    def _check(self) -> None:
         if not self.text or len(set(self.text)) < len(self.text):
             found = f"text columns are one or more different names, not {list(self.text)}"
             raise DistilvecError(found, where="corpus.text")
@@ -130,22 +123,9 @@ class ColumnNames:
                 where="corpus.joint",
                 remedy="Name two columns in corpus.text, or leave joint out.",
             )
-
-    def _check_values(self) -> None:
-        if self.made < 0:
-            raise DistilvecError(f"made is at least 0, not {self.made:g}", where="corpus.made")
         if self.made and (len(self.text) > 1 or self.label or self.role or self.teacher_text):
             raise DistilvecError(
                 "more is made of single texts alone, without labels, roles or texts for the teacher",
                 where="corpus.made",
                 remedy="Leave corpus.made out.",
-            )
-        if self.max_characters < 1:
-            found = f"max_characters is at least 1, not {self.max_characters}"
-            raise DistilvecError(found, where="corpus.max_characters")
-        if self.components not in get_args(Components):
-            raise DistilvecError(
-                f'there is no way "{self.components}" to treat several components',
-                where="corpus.components",
-                remedy=nearest(self.components, get_args(Components)),
             )

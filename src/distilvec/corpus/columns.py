@@ -128,10 +128,7 @@ class LabelColumn:
         self._whole = True
 
     def accept(self, label: str | float) -> str | float:
-        """Look at a label before its row is kept; the first one decides between names and numbers.
-
-        Returns:
-            The label; a number where all are numbers and this one is spelt as text.
+        """Return a label as it is kept; the first one decides between names and numbers, which may be spelt as text.
 
         Raises:
             Problem: a name among numbers.

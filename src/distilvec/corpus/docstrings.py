@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import math
 import os
 import re
 import sysconfig
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from distilvec.corpus.prose import split_docstring
-from distilvec.corpus.similar import NearDuplicates
 
 STANDARD_LIBRARY = "python"
 _LARGEST_FILE = 400_000
@@ -83,6 +83,43 @@ def _collect(limit: int | None, seed: int) -> list[dict[str, str]]:
             counts[name] += len(fresh)
             pairs += fresh
     return pairs
+
+
+class NearDuplicates:
+    """Sets of words seen so far; two are near-duplicates where their Jaccard similarity reaches a threshold.
+
+    Sets that alike share one of their first n - ceil(threshold * n) + 1 words in any fixed order (prefix filtering,
+    Chaudhuri et al. 2006), so that only sets that meet there are compared. Long words, the rarer ones, come first.
+
+    Args:
+        threshold: in (0, 1].
+    """
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold = threshold
+        self._sets: list[frozenset[str]] = []
+        self._starts: dict[str, list[int]] = defaultdict(list)
+
+    def __contains__(self, words: Iterable[str]) -> bool:
+        own = frozenset(words)
+        for number in {number for word in self._start(own) for number in self._starts.get(word, ())}:
+            other = self._sets[number]
+            shared = len(own & other)
+            if shared >= self._threshold * (len(own) + len(other) - shared):
+                return True
+        return False
+
+    def add(self, words: Iterable[str]) -> None:
+        """Remember a set of words."""
+        own = frozenset(words)
+        for word in self._start(own):
+            self._starts[word].append(len(self._sets))
+        self._sets.append(own)
+
+    def _start(self, words: frozenset[str]) -> list[str]:
+        # A hair less than exact, so that rounding cannot hide a pair that just reaches the threshold.
+        count = len(words) - math.ceil(self._threshold * len(words) - 1e-9) + 1
+        return sorted(words, key=lambda word: (-len(word), word))[:count] if words else []
 
 
 class _KnownPairs:

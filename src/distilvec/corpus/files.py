@@ -25,11 +25,7 @@ _LARGEST = 1 << 30
 
 @contextmanager
 def new_files(folder: Path) -> Iterator[Path]:
-    """A folder below `folder` to write in, which disappears again however this ends.
-
-    Raises:
-        EnvironmentProblem: no permission, or the disk is full.
-    """
+    """A folder below `folder` to write in, which disappears again however this ends."""
     with ExitStack() as stack:
         try:
             with writing("corpus", folder):
@@ -45,11 +41,7 @@ def new_files(folder: Path) -> Iterator[Path]:
 
 
 def publish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
-    """Move all files of `partial` into `folder`; the manifest, with their sizes and checksums, goes last.
-
-    Raises:
-        EnvironmentProblem: the folder cannot be written.
-    """
+    """Move all files of `partial` into `folder`; the manifest, with their sizes and checksums, goes last."""
     files = sorted(partial.iterdir())
     sizes = {file.name: file.stat().st_size for file in files}
     sums = {file.name: {"checksum": file_checksum(file), "modified": file.stat().st_mtime_ns} for file in files}

@@ -61,14 +61,7 @@ def remedy_of(suffix: str) -> str:
 
 
 def check_form(start: bytes, path: Path) -> None:
-    """Refuse what begins as no text in UTF-8 does, or has no line feeds where lines should end.
-
-    Args:
-        start: the first line, or the first bytes.
-
-    Raises:
-        DataError: with what it is, and the command that converts it.
-    """
+    """Refuse a file whose first line, or first bytes, `start` as no text in UTF-8 does; says how to convert it."""
     form = next((form for form in _FORMS if start.startswith(form.starts)), None) if start else None
     if form is not None:
         raise DataError(

@@ -48,7 +48,6 @@ def rows_with_companions(corpus: Corpus, rows: np.ndarray, most: int | None) -> 
 
     Args:
         corpus: with pairs or triplets, unless `most` is 0.
-        rows: corpus rows, such as those that are trained on.
         most: how many companions an item brings: 0 = none, every row is an item by itself; None = all.
 
     Returns:

@@ -67,11 +67,7 @@ def pinned(address: HubAddress) -> str | None:
 
 
 def commit_of(address: HubAddress) -> str | None:
-    """The commit that the address means today; None of data that lie elsewhere.
-
-    Raises:
-        DataError, EnvironmentProblem: as `fingerprint`.
-    """
+    """The commit that the address means today; None of data that lie elsewhere."""
     origin = pinned(address) or _origin(_builder(address))
     return origin if isinstance(origin, str) else None
 
@@ -86,10 +82,6 @@ def stream(
         prepare: changes the data set before it is read.
         folder: where rows are kept; None = nowhere.
         key: equal for equal data and columns.
-
-    Raises:
-        DataError: there is no such data set, split or column.
-        EnvironmentProblem: the hub cannot be reached, or ceases to answer.
     """
     with ExitStack() as stack:
         place = None if folder is None else folder / f"{KEPT}{key}"

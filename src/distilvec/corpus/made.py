@@ -13,17 +13,13 @@ _LEAST = 0.4
 
 
 def made_texts(texts: Sequence[str], kinds: np.ndarray, count: int, seed: int) -> list[tuple[int, str]]:
-    """Parts and splices of texts, each kind about half.
+    """Parts and splices of texts, each kind about half; splices of two texts of one of the kinds, int [n].
 
-    Args:
-        texts: words between white space; of languages that write none, nothing can be made.
-        kinds: int [n]; a splice is of two texts of one kind.
-        count: how many to draw. Texts of too few words give nothing, so that fewer may come.
-        seed: of what is drawn.
+    Of texts without white space nothing can be made, and texts of too few words give nothing, so that fewer than
+    `count` may come. A splice has at most as many words as the longer of the two.
 
     Returns:
-        The text that each begins with, or is a part of, and what was made. A splice has at most as many words as the
-        longer of the two.
+        The place of the text that each begins with, or is a part of, and what was made.
 
     >>> made_texts(["one two three four five six"], np.zeros(1), 2, 0)
     [(0, 'one two three two three four'), (0, 'one two three')]

@@ -35,11 +35,6 @@ def find_files(url: str, is_read: Callable[[Path], bool]) -> Files:
     Args:
         url: of a file, or of a folder of files; its sub-folders are not read, as on the disk.
         is_read: tells by a file's name.
-
-    Raises:
-        DistilvecError: it is no address of a storage, or holds a password, which recipes and reports would keep.
-        DataError: nothing is there that can be read.
-        EnvironmentProblem: the storage cannot be reached.
     """
     if url.startswith(("http://", "https://")):
         raise DistilvecError("texts are not read from web addresses", where=url, remedy="Download the file first.")
@@ -70,10 +65,6 @@ def fetched_rows(files: Files, folder: Path | None, read: Callable[[Path], Itera
     Args:
         folder: where they lie; None = the system's folder for temporary files.
         read: the rows of a file of this machine.
-
-    Raises:
-        DataError: a file is damaged.
-        EnvironmentProblem: the storage cannot be reached any more, or the disk is full.
     """
     for address, path in files.paths.items():
         fetched = _fetched(files.url, address, path, folder or Path(tempfile.gettempdir()))

@@ -14,11 +14,7 @@ _IMAGES = 32  # of which each may have megabytes
 
 
 def parquet_rows(path: Path, columns: Sequence[str] | None, images: bool = False) -> Iterator[Row]:
-    """The rows of a parquet file, with all columns where none are named; with `images`, columns of bytes stay bytes.
-
-    Raises:
-        DataError: the file is missing, damaged, lacks a column, or has two of one name.
-    """
+    """The rows of a parquet file, with all columns where none are named; with `images`, columns of bytes stay bytes."""
     import pyarrow.parquet as pq
 
     number = 0
@@ -34,11 +30,7 @@ def parquet_rows(path: Path, columns: Sequence[str] | None, images: bool = False
 
 
 def parquet_size(path: Path) -> int:
-    """The number of rows that a parquet file says it has.
-
-    Raises:
-        DataError: the file is missing or damaged.
-    """
+    """The number of rows that a parquet file says it has."""
     import pyarrow.parquet as pq
 
     with reading(path):

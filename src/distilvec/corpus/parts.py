@@ -24,10 +24,7 @@ def prompts_of(parts: Sequence[Part], columns: Sequence[str]) -> dict[str, str]:
     """Return the prompts that a student of this corpus is shipped with: name -> what stands before a text.
 
     A part of single texts gives its name to its prompt; in pairs the first text is the query and others are documents,
-    as `encode_query` and `encode_document` of sentence-transformers name them.
-
-    Raises:
-        DistilvecError: two parts want different prompts of one name.
+    as `encode_query` and `encode_document` of sentence-transformers name them. Two prompts of one name are refused.
     """
     found: dict[str, str] = {}
     for part in parts:
@@ -52,9 +49,6 @@ def joined(parts: Sequence[Part], columns: ColumnOptions, folder: Path | None) -
     Args:
         columns: of the rows, and of parts that name no text column; the teacher's text has the prompt of the others.
         folder: as for `find_source`.
-
-    Raises:
-        DistilvecError, DataError, EnvironmentProblem: see `find_source`; parts that do not go together.
     """
     names = [part.called for part in parts]
     _check_names(names)

@@ -30,9 +30,6 @@ def require_columns(wanted: Sequence[str], available: Sequence[str], where: str,
 
     Args:
         first: the recipe's key that names the first one; empty without one.
-
-    Raises:
-        DataError: names the column, the nearest and all others.
     """
     for name in wanted:
         if name not in available:
@@ -52,11 +49,7 @@ def require_columns(wanted: Sequence[str], available: Sequence[str], where: str,
 
 
 def refuse_repeated(names: Sequence[str], where: str) -> None:
-    """Refuse columns of which two have the same name.
-
-    Raises:
-        DataError: names the first.
-    """
+    """Refuse columns of which two have the same name."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f'two columns are called "{twice[0]}"', where=where, remedy="Rename one of them.")

@@ -20,14 +20,9 @@ def share_for(items: int) -> float:
 
 
 def held_out(keys: np.ndarray, share: float) -> np.ndarray:
-    """Return which items are kept out of training: a fixed property of each item, whatever else the corpus holds.
+    """Return which items, by their keys uint8 [n, 16], are kept out of training if a share in [0, 1) is: bool [n].
 
-    Args:
-        keys: uint8 [n, 16].
-        share: in [0, 1).
-
-    Returns:
-        bool [n].
+    It is a fixed property of each item, whatever else the corpus holds.
     """
     # The half of the key that neither the duplicate check nor a store's shards go by.
     numbers = np.ascontiguousarray(keys[:, 8:]).view("<u8")[:, 0]
@@ -35,17 +30,9 @@ def held_out(keys: np.ndarray, share: float) -> np.ndarray:
 
 
 def leaking(keys: np.ndarray, train: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """Return which held-out rows have a text that is trained on in another row.
+    """Return which held-out rows, int64 [h], have a text that is trained on in another row, int64 [t]: bool [h].
 
-    Memory grows with the held-out rows only.
-
-    Args:
-        keys: uint8 [n, 16], contiguous.
-        train: int64 [t] rows.
-        held: int64 [h] rows.
-
-    Returns:
-        bool [h].
+    Memory grows with the held-out rows only. Texts are told by their keys, uint8 [n, 16], contiguous.
     """
     halves = keys.view("<u8")[:, 0]
     own, trained = halves[held], np.zeros(len(held), bool)

@@ -61,9 +61,6 @@ def table_rows(table: Any) -> Iterator[Any]:
     """The rows of a table as dictionaries from column names to values; of a single column without name, its values.
 
     What pandas takes for missing is None.
-
-    Raises:
-        DataError: two columns have the same name, or the table cannot be read.
     """
     return _pandas_rows(table) if _is_pandas(table) else _arrow_rows(table)
 
@@ -92,11 +89,7 @@ def given_rows(source: Any, limit: int | None = None) -> Iterator[Any]:
 
 
 def check_iterable(source: Any) -> Iterable[Any]:
-    """Return what is neither data set nor table, if it gives rows when it is iterated over.
-
-    Raises:
-        DistilvecError: it does not, or nobody knows what it would give.
-    """
+    """Return what is neither data set nor table, if it gives rows when it is iterated over."""
     what = type(source).__name__
     if isinstance(source, Mapping):
         raise DistilvecError(
@@ -117,11 +110,7 @@ def check_iterable(source: Any) -> Iterable[Any]:
 
 
 def no_files(rows: Iterable[Any]) -> Iterator[Any]:
-    """The rows, but for a list of files: what a search for shards gives would be trained on as if names were texts.
-
-    Raises:
-        DistilvecError: naming the first file.
-    """
+    """The rows, but for a list of files: what a search for shards gives would be trained on as if names were texts."""
     coming, seen = iter(rows), list[Any]()
     for row in islice(coming, _LOOKED_AT):
         seen.append(row)
@@ -191,12 +180,6 @@ def _pieces(source: Any) -> Iterable[Any]:
     """Record batches of a table, or arrays of what is a single column."""
     import pyarrow as pa
 
-    if isinstance(source, pa.Table):
-        return source.to_batches()
-    if isinstance(source, pa.ChunkedArray):
-        return source.chunks
-    if isinstance(source, pa.RecordBatch | pa.Array):
-        return [source]
     if not hasattr(source, "__arrow_c_stream__"):
         return [pa.array(source)]
     try:

@@ -19,7 +19,7 @@ from distilvec.store import SignalStore
 from distilvec.store.turns import alone
 from distilvec.teachers import Reading
 from distilvec.teachers.batch import BatchTeacher, asked_already
-from distilvec.teachers.batch_lines import Result, read_results, request_files
+from distilvec.teachers.batch_endpoint import Result, read_results, request_files
 from distilvec.teachers.endpoint import request_body
 from distilvec.teachers.sections import ServiceSection
 from distilvec.teachers.service import text_key

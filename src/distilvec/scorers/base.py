@@ -54,11 +54,7 @@ def text_pair_keys(pairs: Sequence[Pair]) -> np.ndarray:
 
 
 def parted(texts: Sequence[str]) -> list[Pair]:
-    """Joint texts as pairs.
-
-    Raises:
-        DistilvecError: one of them is a single text.
-    """
+    """Joint texts as pairs; refuses a single text."""
     pairs: list[Pair] = []
     for text in texts:
         pair = split_pair(text)

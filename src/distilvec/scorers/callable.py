@@ -12,29 +12,21 @@ from distilvec.errors import DataError
 from distilvec.recipe import CallScorerSection
 from distilvec.scorers.base import Scorer, parted
 from distilvec.teachers.callable import CallTeacher
+from distilvec.teachers.sections import CallSection, Reading
 
 
 class CallScorer(CallTeacher, Scorer):
     """A function from a list of (query, document) to as many numbers; None or NaN where it has none.
 
     Patience and rate limit are those of `CallTeacher`.
-
-    Raises:
-        DistilvecError, EnvironmentProblem: as `CallTeacher`.
-        DataError: it does not give one number per pair.
     """
 
     _knows_all = False  # a log of clicks has nothing to say of pairs that nobody saw
+    _probe = join_pair("a query", "a document")
     _given = "one list of pairs, (query, document)"
 
     def __init__(self, section: CallScorerSection) -> None:
-        super().__init__(
-            section.call,  # type: ignore[arg-type]
-            name=section.name,
-            batch_size=section.batch_size,
-            rate_limit=section.rate_limit,
-            probe=join_pair("a query", "a document"),
-        )
+        super().__init__(CallSection.model_construct(**dict(section)), Reading())
         self.card = replace(self.card, kind="scorer", normalized=None)
 
     def _patiently(self, texts: list[str]) -> Any:

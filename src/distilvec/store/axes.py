@@ -50,11 +50,7 @@ class TokenAxes:
 
 
 def axes_of(folder: Path) -> dict[int, TokenAxes]:
-    """Layer -> axes of a store; empty where token states are whole.
-
-    Raises:
-        DataError: a damaged file.
-    """
+    """Layer -> axes of a store; empty where token states are whole."""
     return {int(file.stem.removeprefix("axes-tokens-")): _read(file) for file in sorted(folder.glob(AXES))}
 
 

@@ -35,10 +35,6 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def disk_problems(where: Path) -> Iterator[None]:
-    """Turn what the system says of a store's disk into an `EnvironmentProblem`; let other errors through.
-
-    Raises:
-        EnvironmentProblem: no room, no permission, or the disk fails.
-    """
+    """Turn what the system says of a store's disk into an `EnvironmentProblem`; let other errors through."""
     with system_errors.disk_problems("the store cannot be written", where, "What is complete is kept."):
         yield

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
-from distilvec.corpus.lazy import take
-from distilvec.errors import DataError, DistilvecError
+from distilvec.errors import DistilvecError
 from distilvec.files import spilled
-from distilvec.store.codec import misfit
 from distilvec.store.layout import card_dict, check_same_teacher, key_words
 from distilvec.store.part import PART_BYTES
 from distilvec.store.reader import SignalStore
-from distilvec.store.signals import SignalFilling
+from distilvec.store.signals import Filling
 from distilvec.store.writer import StoreWriter
 from distilvec.teachers.base import Teacher
 from distilvec.teachers.signals import NOTHING, Wanted
@@ -100,7 +98,11 @@ def fill(
         EnvironmentProblem: where the disk is full. What was complete stays.
     """
     part_bytes, index = options.get("part_bytes", PART_BYTES), options.get("index", True)
-    filling = _filling(store, teacher, texts, keys, wanted)
+    card = card_dict(teacher.card)
+    check_same_teacher(str(store.card["fingerprint"]), card["fingerprint"], store.path, card)
+    if len(texts) != len(keys):
+        raise DistilvecError(f"expected one key per text, found {len(texts)} texts and {len(keys)} keys")
+    filling = Filling(store, teacher, texts, keys, wanted)
     store.refresh()
     distinct = distinct_positions(key_words(keys), options.get("shard"))
     total, missing = len(distinct), filling.missing(distinct)
@@ -132,19 +134,6 @@ def fill(
         store.build_index()  # a killed run may have left none
     taught, seconds = covered - absent, time.monotonic() - began
     return FillReport(len(texts), total, present, taught, seconds, parts, dict(store.bad), absent)
-
-
-def _filling(
-    store: SignalStore, teacher: Teacher, texts: Sequence[str], keys: np.ndarray, wanted: Wanted
-) -> SignalFilling | _VectorFilling:
-    """Check that store, teacher, texts and keys belong together, and return what reads and writes batches."""
-    card = card_dict(teacher.card)
-    check_same_teacher(str(store.card["fingerprint"]), card["fingerprint"], store.path, card)
-    if len(texts) != len(keys):
-        raise DistilvecError(f"expected one key per text, found {len(texts)} texts and {len(keys)} keys")
-    if wanted.signals:
-        return SignalFilling(store, teacher, texts, keys, wanted)
-    return _VectorFilling(store, teacher, texts, keys)
 
 
 def _write(
@@ -186,11 +175,7 @@ def _write(
 
 
 def distinct_positions(words: np.ndarray, shard: tuple[int, int] | None) -> np.ndarray:
-    """Positions int64 [m] of the first occurrence of each key of the shard, ascending.
-
-    Raises:
-        DistilvecError: there is no such shard.
-    """
+    """Positions int64 [m] of the first occurrence of each key of the shard, ascending."""
     positions = np.arange(len(words)) if _all_differ(words[:, 0]) else _firsts(words)
     if shard is None:
         return positions
@@ -217,60 +202,3 @@ def _firsts(words: np.ndarray) -> np.ndarray:
     del order
     positions.sort()
     return positions
-
-
-class _VectorFilling:
-    """`SignalFilling` for nothing but sentence vectors, from teachers of any kind."""
-
-    def __init__(self, store: SignalStore, teacher: Teacher, texts: Sequence[str], keys: np.ndarray) -> None:
-        self._store, self._teacher, self._texts, self._keys = store, teacher, texts, keys
-
-    def missing(self, distinct: np.ndarray) -> np.ndarray:
-        """Return which of some positions lack a vector: bool [m]."""
-        return self._store.missing_at(self._keys, distinct)
-
-    def batches(self, todo: np.ndarray) -> Generator[tuple[np.ndarray, np.ndarray | None]]:
-        """Positions and their vectors, until all of `todo` is covered; None where the teacher has none."""
-        teacher, can = self._teacher, self._teacher.can
-        for start in range(0, len(todo), can.chunk):
-            rows = todo[start : start + can.chunk]
-            chunk = take(self._texts, rows)
-            if not (known := teacher.has(chunk)).all():
-                yield rows[~known], None
-                chunk = [text for text, here in zip(chunk, known.tolist(), strict=True) if here]
-                rows = rows[known]
-                if not chunk:
-                    continue
-            covered = 0
-            with closing(teacher.stream(chunk)) as stream:
-                for local, vectors in stream:
-                    if not len(local):  # it waits for somebody, and lets us ask whether to stop
-                        yield rows[:0], None
-                        continue
-                    covered += len(local)
-                    given = rows[np.asarray(local)]
-                    lacks = np.isnan(vectors).all(axis=1) if can.gaps else np.zeros(len(given), bool)
-                    if lacks.any():
-                        yield given[lacks], None
-                    if not lacks.all():
-                        yield given[~lacks], vectors[~lacks]
-            if covered != len(rows):
-                raise DistilvecError(f"the teacher gave vectors for {covered} of {len(rows)} texts")
-
-    @contextmanager
-    def writing(self, writer: StoreWriter, part_bytes: int) -> Iterator[Callable[[np.ndarray, Any], None]]:
-        """Yield the function that writes a batch of `batches`."""
-
-        def add(rows: np.ndarray, vectors: np.ndarray) -> None:
-            vectors = np.asarray(vectors, dtype=np.float32)
-            matching = vectors.ndim == 2 and len(vectors) == len(rows)
-            if matching and (wrong := misfit(vectors, self._store.dtype)) is not None:
-                row = int(rows[wrong.row])
-                raise DataError(
-                    f"the teacher's vector of the text {self._texts[row][:120]!r} has {wrong.what}",
-                    where=f"item {row}, key {self._keys[row].tobytes().hex()}",
-                    remedy=f"Nothing of this batch was stored. {wrong.remedy}",
-                )
-            writer.add(self._keys[rows], vectors)
-
-        yield add

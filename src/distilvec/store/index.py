@@ -46,37 +46,23 @@ class KeyedPart:
 
 
 def locate(first: np.ndarray, second_at: Callable[[np.ndarray], np.ndarray], query: np.ndarray) -> np.ndarray:
-    """Positions of keys in a table that is sorted by both words.
+    """The first position, int64 [n], of each key uint64 [n, 2] in a table that is sorted by both words, -1 if none.
 
     Args:
-        first: uint64 [N], first words of the keys.
+        first: uint64 [N], first words of the table's keys.
         second_at: positions [k] -> uint64 [k], second words of the keys there.
-        query: uint64 [n, 2], the keys looked for.
-
-    Returns:
-        int64 [n], the first position of each key, -1 where there is none.
     """
     positions = np.full(len(query), -1, dtype=np.int64)
     order = np.argsort(query[:, 0])  # neighbours in the query then touch neighbouring pages
     wanted = query[order]
     low = np.searchsorted(first, wanted[:, 0])
-    inside = np.flatnonzero(low < len(first))
-    inside = inside[first[low[inside]] == wanted[inside, 0]]
-    order, wanted, low = order[inside], wanted[inside], low[inside]
-    hit = second_at(low) == wanted[:, 1]
-    positions[order[hit]] = low[hit]
-    # Hashes hardly ever agree in one word only; keys that are no hashes do, so the rest is bisected.
-    order, wanted, low = order[~hit], wanted[~hit], low[~hit]
-    high = np.searchsorted(first, wanted[:, 0], side="right")
-    ends = high.copy()
-    while (open_ones := np.flatnonzero(low < high)).size:
-        middle = (low[open_ones] + high[open_ones]) // 2
-        less = second_at(middle) < wanted[open_ones, 1]
-        low[open_ones[less]] = middle[less] + 1
-        high[open_ones[~less]] = middle[~less]
-    order, wanted, low = (values[low < ends] for values in (order, wanted, low))
-    hit = second_at(low) == wanted[:, 1]
-    positions[order[hit]] = low[hit]
+    while len(order):  # once, as hashes hardly ever agree in one word only
+        inside = np.flatnonzero(low < len(first))
+        inside = inside[first[low[inside]] == wanted[inside, 0]]
+        order, wanted, low = order[inside], wanted[inside], low[inside]
+        hit = second_at(low) == wanted[:, 1]
+        positions[order[hit]] = low[hit]
+        order, wanted, low = order[~hit], wanted[~hit], low[~hit] + 1
     return positions
 
 

@@ -77,14 +77,7 @@ class KeyedParts(Generic[PartT]):
         self._index: KeyIndex | None = open_index(self.path, self.signal, [parts[number] for number in self._by_name])
 
     def rows(self, keys: np.ndarray) -> np.ndarray:
-        """Row numbers of keys.
-
-        Args:
-            keys: uint8 [n, 16].
-
-        Returns:
-            int64 [n], -1 where the store has nothing; of equal keys the first (parts by name).
-        """
+        """Row numbers int64 [n] of keys uint8 [n, 16], -1 where the store has nothing; of equal keys the first."""
         query = key_words(keys)
         rows = np.full(len(query), -1, dtype=np.int64)
         for start in range(0, len(query), _CHUNK):

@@ -93,11 +93,7 @@ class StoreFormat:
 
 
 def card_dict(card: Any) -> dict[str, Any]:
-    """A teacher card (anything with `to_dict()`, or a mapping) as a dictionary with a fingerprint.
-
-    Raises:
-        DistilvecError: where it is neither, or has no fingerprint.
-    """
+    """A teacher card (anything with `to_dict()`, or a mapping) as a dictionary with a fingerprint."""
     if hasattr(card, "to_dict"):
         card = card.to_dict()
     if not isinstance(card, Mapping):
@@ -111,11 +107,7 @@ def card_dict(card: Any) -> dict[str, Any]:
 
 
 def make_format(card: Any, width: int, dtype: str) -> StoreFormat:
-    """Check what a new store is asked to hold.
-
-    Raises:
-        DistilvecError: for an unknown dtype, a width below one or a card without fingerprint.
-    """
+    """Check what a new store is asked to hold."""
     if dtype not in DTYPES:
         raise DistilvecError(f'unknown dtype "{dtype}" for stored vectors', remedy=nearest(str(dtype), DTYPES))
     if width < 1:
@@ -129,9 +121,6 @@ def check_same_teacher(existing: str, other: str, where: Path, card: Mapping[str
     Args:
         existing, other: fingerprint of the store, and of the teacher that comes to it.
         card: of that teacher; None = not known.
-
-    Raises:
-        DistilvecError: with both fingerprints, where they differ.
     """
     if existing != other:
         remedy = "Give this teacher another name or folder, or use the teacher that filled this one."
@@ -155,11 +144,7 @@ def store_lock(folder: Path) -> Iterator[None]:
 
 
 def write_vocabulary(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write vocabulary.json, unless there is one.
-
-    Raises:
-        EnvironmentProblem: where the folder cannot be written.
-    """
+    """Write vocabulary.json, unless there is one."""
     if not (folder / VOCABULARY).exists():
         with store_lock(folder):
             if not (folder / VOCABULARY).exists():
@@ -220,9 +205,6 @@ def check_same_format(folder: Path, store: StoreFormat) -> None:
     """Refuse to write into a store that was made anew since it was opened.
 
     The caller holds its writer's lock: whoever makes a store anew looks at these under the lock that is taken here.
-
-    Raises:
-        DistilvecError: it has another width or dtype by now.
     """
     with store_lock(folder):
         there = read_format(folder)
@@ -295,11 +277,7 @@ def read_identity(folder: Path) -> str:
 
 
 def read_format(folder: Path) -> StoreFormat:
-    """Return what store.json says of the vectors.
-
-    Raises:
-        DataError: as `read_contents`.
-    """
+    """Return what store.json says of the vectors."""
     content = read_contents(folder)
     signal = content["signals"][SIGNAL]
     return make_format(content["teacher"], signal["width"], signal["dtype"])
@@ -327,11 +305,7 @@ def read_contents(folder: Path) -> dict[str, Any]:
 
 
 def understood(content: Any, where: str) -> dict[str, Any]:
-    """Return what a store.json says, here or on a storage, once its types are those of one.
-
-    Raises:
-        DataError: they are not, or it is of a newer schema version.
-    """
+    """Return what a store.json says, here or on a storage, once its types are those of one."""
     schema = content.get("schema") if isinstance(content, dict) else None
     if isinstance(schema, int) and schema > SCHEMA_VERSION:
         raise DataError(
@@ -355,17 +329,7 @@ def _damaged(problem: str, where: str) -> DataError:
 
 
 def key_words(keys: Any) -> np.ndarray:
-    """Keys as two 64-bit words.
-
-    Args:
-        keys: uint8 [n, 16].
-
-    Returns:
-        uint64 [n, 2], a view where the memory allows it. Parts are sorted by these two words.
-
-    Raises:
-        DistilvecError: for another shape or dtype.
-    """
+    """Keys uint8 [n, 16] as two 64-bit words each, uint64 [n, 2], by which parts are sorted; a view where it can be."""
     array = np.asarray(keys)
     if array.ndim != 2 or array.shape[1] != KEY_BYTES or array.dtype != np.uint8:
         raise DistilvecError(f"keys must be uint8 [n, {KEY_BYTES}], not {array.dtype} {list(array.shape)}")

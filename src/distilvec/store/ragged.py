@@ -46,10 +46,6 @@ def _schema(dtype: str) -> pa.Schema:
 class RaggedSignal(KeyedParts[RaggedPart]):
     """One signal of a store, found by the keys of its texts.
 
-    Args:
-        folder: the store; its store.json names the signal.
-        signal: for example "tokens-6".
-
     Attributes:
         width: values per row of an item (H for token states; 1 where an item is one flat list).
 
@@ -77,9 +73,6 @@ class RaggedSignal(KeyedParts[RaggedPart]):
         Args:
             dtype: "float16", "float32" or "int32".
             fingerprint: of what the signal is, where the teacher's does not say it all.
-
-        Raises:
-            DistilvecError: where it is there with another width, dtype or fingerprint.
         """
         add_signal(folder, signal, width, dtype, fingerprint)
         return cls(folder, signal)
@@ -146,11 +139,7 @@ class RaggedWriter:
         self._bytes, self._since = 0, time.monotonic()
 
     def add(self, keys: np.ndarray, items: Sequence[np.ndarray]) -> None:
-        """Add items.
-
-        Args:
-            keys: uint8 [n, 16].
-            items: n arrays [length, width].
+        """Add n items, arrays [length, width], under their keys uint8 [n, 16].
 
         Raises:
             DataError: where a value is not finite, or does not fit into the stored dtype.

@@ -173,13 +173,7 @@ class SignalStore(KeyedParts[StorePart]):
         return moments.statistics()
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """Vectors of rows.
-
-        Args:
-            rows: integers [n], each at least 0 and less than `len(store)`.
-
-        Returns:
-            float32 [n, D].
+        """Vectors float32 [n, D] of rows, integers [n], each at least 0 and less than `len(store)`.
 
         Raises:
             DataError: for a row outside, such as the -1 that `rows` gives for a missing key.

@@ -28,9 +28,6 @@ class Answers:
         folder: of the files; made when missing.
         teacher: fingerprint of who answered; answers of others stay aside.
         width: D.
-
-    Attributes:
-        folder: as given.
     """
 
     def __init__(self, folder: Path, teacher: str, width: int) -> None:

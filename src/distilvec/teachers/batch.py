@@ -23,8 +23,7 @@ from distilvec.errors import GO_ON, DataError, Pending
 from distilvec.files import write_text
 from distilvec.teachers.answers import Answers
 from distilvec.teachers.base import TeachingCost
-from distilvec.teachers.batch_endpoint import BatchEndpoint
-from distilvec.teachers.batch_lines import MOST_REQUESTS, Result, read_results, request_files
+from distilvec.teachers.batch_endpoint import MOST_REQUESTS, BatchEndpoint, Result, read_results, request_files
 from distilvec.teachers.endpoint import request_body
 from distilvec.teachers.sections import Reading, ServiceSection
 from distilvec.teachers.service import FEW, MANY, ServiceTeacher
@@ -88,7 +87,6 @@ class BatchTeacher(ServiceTeacher):
         self._without: set[bytes] = set()
 
     def cost(self, texts: Sequence[str], items: int) -> TeachingCost:
-        """Return what `items` texts like these will cost, by estimate."""
         return super().cost(texts, items)._replace(requests=items, jobs=-(-items // MOST_REQUESTS))
 
     def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:

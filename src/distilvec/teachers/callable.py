@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem, nearest
-from distilvec.kinds.base import Kind
 from distilvec.teachers.base import Capabilities, Teacher
 from distilvec.teachers.cards import TeacherCard, fingerprint
 from distilvec.teachers.carried import carried, compiled, source_of
@@ -58,46 +57,33 @@ class CallTeacher(Teacher):
     can = Capabilities(paid=True, gaps=True)
     #: Whether the item of the first call must get something: without, the width would be unknown.
     _knows_all = True
+    #: The item of the first call; "" = that of the kind of items.
+    _probe = ""
     #: What the function is given, for whoever wrote it.
     _given = (
         "one list of items: texts, SMILES, or paths and data URIs of images "
         "(distilvec.kinds.image.images.open_image opens both)"
     )
 
-    def __init__(
-        self,
-        call: str | Callable[[list[str]], Any],
-        *,
-        name: str = "teacher",
-        prompt: str | None = None,
-        batch_size: int = 64,
-        rate_limit: float | None = None,
-        probe: str = Kind.probe,
-        patience: Patience | None = None,
-    ) -> None:
-        """Find the function and call it once with a short text, to learn its width.
-
-        Args:
-            call: the function, or "module:function". Modules of the working directory are found.
-            batch_size: texts per call.
-            rate_limit: calls per second, None = no limit.
-            probe: the item of the first call.
-            patience: with a function that fails.
+    def __init__(self, section: CallSection, reading: Reading, patience: Patience | None = None) -> None:
+        """Find the function (modules of the working directory are found) and call it once, to learn its width.
 
         Raises:
             DistilvecError: there is no such function, or it has a mistake.
             EnvironmentProblem: every attempt failed.
             DataError: it does not give [n, D] finite numbers.
         """
+        call, name, prompt = section.call, section.name, section.prompt
         self._place = str(Path.cwd())
         self._function = find_function(call) if isinstance(call, str) else call
         self._where = name
-        self._batch_size, self._patience = batch_size, patience or Patience()
-        self._pause = 1.0 / rate_limit if rate_limit else 0.0
+        self._batch_size, self._patience = section.batch_size, patience or Patience()
+        self._pause = 1.0 / section.rate_limit if section.rate_limit else 0.0
         self._next_call = -float("inf")
         self._lock = threading.Lock()
         self._width: int | None = None
         self.prompt = prompt or ""
+        probe = self._probe or reading.kind.probe
         seen = self._ask([probe])
         if self._knows_all and np.isnan(seen).any():
             raise DataError(f"it has no vector for {probe!r}, which it is tried with", where=name)
@@ -179,11 +165,7 @@ class CallTeacher(Teacher):
                 self._wait(seconds)
 
     def _wait(self, seconds: float) -> None:
-        """Sleep.
-
-        Raises:
-            StoppedError: `stop` said yes meanwhile.
-        """
+        """Sleep; raise `StoppedError` if `stop` says yes meanwhile."""
         while self.stop is not None and seconds > 0:
             if self.stop():
                 raise StoppedError
@@ -235,18 +217,6 @@ class CallTeacher(Teacher):
         return [np.full(width, np.nan, np.float32) if row is None else row for row in rows]
 
 
-def open_call(section: CallSection, reading: Reading) -> CallTeacher:
-    """The teacher of a section."""
-    return CallTeacher(
-        section.call,
-        name=section.name,
-        prompt=section.prompt,
-        batch_size=section.batch_size,
-        rate_limit=section.rate_limit,
-        probe=reading.kind.probe,
-    )
-
-
 def find_function(path: str) -> Callable[[list[str]], Any]:
     """The function that "module:function" names; modules of the working directory are found.
 
@@ -268,10 +238,7 @@ def _by_encode(model: Any) -> str | None:
 
 
 def find(path: str, kind: str, example: str) -> Any:
-    """Return what "module:name" names; modules of the working directory are found.
-
-    Args:
-        kind, example: what is looked for, in messages.
+    """Return what "module:name" names, a `kind` of thing; modules of the working directory are found.
 
     Raises:
         DistilvecError: the path has no colon, or there is no such module or name.

@@ -13,6 +13,7 @@ from typing import Any
 
 from distilvec import plain_yaml
 from distilvec.errors import DataError
+from distilvec.modules.settings import object_in
 
 _TOKENIZER_FILES = (
     "added_tokens.json",
@@ -102,13 +103,14 @@ def fingerprint(*parts: object) -> str:
 
 
 def hash_files(folder: Path, files: Iterable[Path]) -> dict[str, str]:
-    """Path within `folder` -> hash of the file's content, read in pieces."""
-    hashes = {}
-    for file in sorted(set(files)):
-        with file.open("rb") as handle:
-            digest = hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16))
-        hashes[file.relative_to(folder).as_posix()] = digest.hexdigest()
-    return hashes
+    """Path within `folder` -> hash of the file's content."""
+    return {file.relative_to(folder).as_posix(): hash_file(file) for file in sorted(set(files))}
+
+
+def hash_file(file: Path) -> str:
+    """32 hex digits over a file's content, read in pieces."""
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def describe_folder(folder: Path, modules: Iterable[str], further: Iterable[str] = ()) -> dict[str, Any]:
@@ -143,7 +145,7 @@ def bytes_of(folder: Path, modules: Iterable[str] = ()) -> int | None:
 
 def licence_of(folder: Path) -> str | None:
     """The licence that the README's front matter or config.json states; None where neither does."""
-    for given in (_front_matter(folder / "README.md"), _json(folder / "config.json")):
+    for given in (_front_matter(folder / "README.md"), object_in(folder / "config.json")):
         licence = given.get("license_name") if given.get("license") == "other" else given.get("license")
         licence = licence or given.get("license")
         if isinstance(licence, list):
@@ -169,14 +171,6 @@ def _front_matter(readme: Path) -> dict[str, Any]:
     except yaml.YAMLError:
         return {}
     return header if isinstance(header, dict) else {}
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _without_passing_keys(file: Path) -> Any:

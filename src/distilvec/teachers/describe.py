@@ -5,31 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from distilvec.kinds.base import find_kind
+from distilvec.modules.invariance import IGNORED, InvarianceReport, probe_items, probe_texts, tolerance_of
 from distilvec.modules.promised_tokens import ENDS_BARE, ends_bare
 from distilvec.teachers.base import Teacher
 from distilvec.teachers.cards import TeacherCard
 from distilvec.teachers.families import family_of
-from distilvec.teachers.invariance import InvarianceReport, batch_invariance
 
 _NON_COMMERCIAL = ("-nc", "noncommercial", "non-commercial", "research")
 
 
-@dataclass(frozen=True)
-class Example:
-    """A text as the teacher reads it.
+class Example(NamedTuple):
+    """A text exactly as the teacher reads it, with prompt and special tokens, and their number (0 = not known)."""
 
-    Attributes:
-        text: as it is in the corpus.
-        rendered: the exact string, with prompt and special tokens.
-        tokens: how many tokens that is; 0 where the teacher has none to count.
-    """
-
-    text: str
     rendered: str
     tokens: int
 
@@ -45,7 +37,6 @@ class TeacherReport:
         truncated: share of the sample that is longer than the maximum length; None where it cannot be known.
         longest: tokens of the longest text before it is cut; None where it cannot be known.
         warnings: what is worth a second look.
-        invariance: result of the batch-invariance probe, None where it was not run.
     """
 
     card: TeacherCard
@@ -54,11 +45,6 @@ class TeacherReport:
     truncated: float | None
     longest: int | None
     warnings: list[str] = field(default_factory=list)
-    invariance: InvarianceReport | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """A plain dictionary for the record of a run."""
-        return dataclasses.asdict(self)
 
     def __str__(self) -> str:
         card = self.card
@@ -77,14 +63,10 @@ class TeacherReport:
 
 
 def describe(teacher: Teacher, texts: Sequence[str]) -> TeacherReport:
-    """Look at a teacher on a sample of texts, without encoding them.
-
-    Args:
-        texts: the sample, a few hundred are enough.
-    """
+    """Look at a teacher on a sample of texts, of which a few hundred are enough, without encoding them."""
     ordered = sorted(set(texts), key=len)
     picked = [ordered[place] for place in sorted({0, len(ordered) // 2, len(ordered) - 1})] if ordered else []
-    examples = [Example(text, *teacher.rendered(text)) for text in picked]
+    examples = [Example(*teacher.rendered(text)) for text in picked]
     truncated = longest = None
     if teacher.tokens is not None and len(texts):
         lengths, limit = teacher.tokens.lengths(texts), teacher.tokens.limit
@@ -97,10 +79,7 @@ def check_teacher(teacher: Teacher, texts: Sequence[str], modality: str = "text"
     """`describe`, and `batch_invariance` with its advice among the warnings."""
     report = describe(teacher, texts)
     invariance = batch_invariance(teacher, items=None if find_kind(modality).tokenized else texts)
-    warnings = list(report.warnings)
-    if not invariance.passed:
-        warnings.append(invariance.warning)
-    return dataclasses.replace(report, warnings=warnings, invariance=invariance)
+    return dataclasses.replace(report, warnings=[*report.warnings, *filter(None, [invariance.warning])])
 
 
 def _warnings(teacher: Teacher, texts: Sequence[str], truncated: float | None) -> list[str]:
@@ -135,6 +114,34 @@ def _warnings(teacher: Teacher, texts: Sequence[str], truncated: float | None) -
     return warnings
 
 
-def _shorten(text: str, most: int = 240) -> str:
+def batch_invariance(teacher: Teacher, items: Sequence[str] | None = None) -> InvarianceReport:
+    """Encode short texts alone, and once more in a batch with longer ones, and compare.
+
+    A callable or a service is asked four times with few texts. Vectors from elsewhere pass: nothing is computed for
+    them.
+
+    Args:
+        items: what is encoded where the teacher does not read texts; the first three alone, too.
+    """
+    card, can = teacher.card, teacher.can
+    tolerance = 1e-3 if can.paid else tolerance_of(card.dtype)  # services answer in half precision
+    if can.made:
+        return InvarianceReport(True, 0.0, tolerance, "")
+    if items is not None:
+        return probe_items(teacher.together, list(items)[:12], tolerance=tolerance, dtype=card.dtype, gaps=can.gaps)
+    remedy = "It gives a text another vector when others stand beside it. Set batch_size to 1."
+    if not can.paid:
+        remedy = IGNORED.format("set token_budget to 1 so that every text is encoded alone.")
+    return probe_texts(
+        teacher.together,
+        tolerance=tolerance,
+        dtype=card.dtype,
+        side=None if teacher.tokens is None else teacher.tokens.side,
+        remedy=remedy,
+        gaps=can.gaps,
+    )
+
+
+def _shorten(text: str) -> str:
     shown = repr(text)
-    return shown if len(shown) <= most else f"{shown[: most // 2]} ... {shown[-most // 2 :]}"
+    return shown if len(shown) <= 240 else f"{shown[:120]} ... {shown[-120:]}"

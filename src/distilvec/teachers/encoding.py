@@ -30,14 +30,10 @@ _AHEAD = 2
 def stream_batches(
     texts: Sequence[str], prepare: Prepare, forward: Forward, too_large: Callable[[int], None]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Positions int64 [b] and vectors float32 [b, D], batch by batch.
+    """Positions int64 [b] and vectors float32 [b, D], batch by batch; `too_large` is as of `in_room`.
 
-    One batch is always under way on the device while the one before is handed out.
-
-    Args:
-        prepare: tokenises a slice of texts and cuts it into batches; runs in the background thread.
-        forward: runs a batch; may return before the device is done.
-        too_large: as of `in_room`.
+    One batch is always under way on the device while the one before is handed out: `forward` may return before the
+    device is done. `prepare` runs in the background thread.
     """
     waiting: tuple[np.ndarray, Tensor] | None = None
     for rows, vectors in in_room(prepared_batches(texts, prepare), forward, too_large):

@@ -73,13 +73,10 @@ class Endpoint:
         """Read the key from the environment; nothing is asked yet.
 
         Args:
-            api: its limits are over all threads, and its url is with or without "/embeddings" at its end.
+            api: its url is with or without "/embeddings" at its end.
             rate_limit: requests per second over all threads, None = no limit.
             where: what messages call the teacher.
             wait: waits so many seconds, and says whether to give up; default sleeps.
-
-        Raises:
-            DistilvecError: no such variable, or an address that is none.
         """
         import httpx2
 

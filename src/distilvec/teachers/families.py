@@ -7,23 +7,12 @@ from typing import NamedTuple
 
 
 class Family(NamedTuple):
-    """A family of models and the prompt it wants.
-
-    Attributes:
-        name: for messages.
-        pattern: matches the model's folder or hub id, lower case.
-        prompt: what to put before a text.
-        side: "every text" or "queries", the texts that the prompt is for.
-    """
+    """Models whose folder or hub id, in lower case, fits a pattern, and the prompt of their texts or queries."""
 
     name: str
-    pattern: re.Pattern[str]
+    pattern: str
     prompt: str
     side: str
-
-
-def _family(name: str, pattern: str, prompt: str, side: str) -> Family:
-    return Family(name, re.compile(pattern), prompt, side)
 
 
 _INSTRUCT = "Instruct: DESCRIBE THE TASK\\nQuery: "
@@ -31,24 +20,24 @@ _SEARCHING = "Represent this sentence for searching relevant passages: "
 
 # The first match counts: the more special pattern stands before the more general one.
 FAMILIES = (
-    _family("E5 instruct", r"(^|[-_/])e5[-_].*(instruct|mistral)|e5-mistral", _INSTRUCT, "queries"),
-    _family("E5", r"(^|[-_/])e5[-_](small|base|large)", '"query: " or "passage: "', "every text"),
-    _family("BGE English v1.5", r"bge-(small|base|large)-en", _SEARCHING, "queries"),
-    _family("BGE Chinese", r"bge-(small|base|large)-zh", "为这个句子生成表示以用于检索相关文章：", "queries"),
-    _family("gte-Qwen", r"gte-qwen", _INSTRUCT, "queries"),
-    _family("Qwen3-Embedding", r"qwen3-embedding", "Instruct: DESCRIBE THE TASK\\nQuery:", "queries"),
-    _family("nomic-embed", r"nomic-embed", '"search_query: ", "search_document: " or "clustering: "', "every text"),
-    _family("Instructor", r"instructor-(base|large|xl)", "Represent the DOMAIN sentence: ", "every text"),
-    _family("mxbai-embed", r"mxbai-embed", _SEARCHING, "queries"),
-    _family("Arctic Embed 2", r"snowflake-arctic-embed.*v2", "query: ", "queries"),
-    _family("Arctic Embed", r"snowflake-arctic-embed", _SEARCHING, "queries"),
-    _family("EmbeddingGemma", r"embeddinggemma", '"task: TASK | query: " or "title: none | text: "', "every text"),
-    _family("Stella", r"stella.*(1\.5b|400m)", _INSTRUCT, "queries"),
-    _family("SFR-Embedding", r"sfr-embedding", _INSTRUCT, "queries"),
-    _family("Linq-Embed", r"linq-embed", _INSTRUCT, "queries"),
-    _family("NV-Embed", r"nv-embed", _INSTRUCT, "queries"),
-    _family("GritLM", r"gritlm", "<|user|>\\nDESCRIBE THE TASK\\n<|embed|>\\n", "queries"),
-    _family("UAE", r"uae-large", _SEARCHING, "queries"),
+    Family("E5 instruct", r"(^|[-_/])e5[-_].*(instruct|mistral)|e5-mistral", _INSTRUCT, "queries"),
+    Family("E5", r"(^|[-_/])e5[-_](small|base|large)", '"query: " or "passage: "', "every text"),
+    Family("BGE English v1.5", r"bge-(small|base|large)-en", _SEARCHING, "queries"),
+    Family("BGE Chinese", r"bge-(small|base|large)-zh", "为这个句子生成表示以用于检索相关文章：", "queries"),
+    Family("gte-Qwen", r"gte-qwen", _INSTRUCT, "queries"),
+    Family("Qwen3-Embedding", r"qwen3-embedding", "Instruct: DESCRIBE THE TASK\\nQuery:", "queries"),
+    Family("nomic-embed", r"nomic-embed", '"search_query: ", "search_document: " or "clustering: "', "every text"),
+    Family("Instructor", r"instructor-(base|large|xl)", "Represent the DOMAIN sentence: ", "every text"),
+    Family("mxbai-embed", r"mxbai-embed", _SEARCHING, "queries"),
+    Family("Arctic Embed 2", r"snowflake-arctic-embed.*v2", "query: ", "queries"),
+    Family("Arctic Embed", r"snowflake-arctic-embed", _SEARCHING, "queries"),
+    Family("EmbeddingGemma", r"embeddinggemma", '"task: TASK | query: " or "title: none | text: "', "every text"),
+    Family("Stella", r"stella.*(1\.5b|400m)", _INSTRUCT, "queries"),
+    Family("SFR-Embedding", r"sfr-embedding", _INSTRUCT, "queries"),
+    Family("Linq-Embed", r"linq-embed", _INSTRUCT, "queries"),
+    Family("NV-Embed", r"nv-embed", _INSTRUCT, "queries"),
+    Family("GritLM", r"gritlm", "<|user|>\\nDESCRIBE THE TASK\\n<|embed|>\\n", "queries"),
+    Family("UAE", r"uae-large", _SEARCHING, "queries"),
 )
 
 
@@ -62,4 +51,4 @@ def family_of(source: str) -> Family | None:
     parts = source.replace("\\", "/").lower().rstrip("/").split("/")
     name = "/".join(parts[-2:])
     cached = next((part for part in parts if part.startswith("models--")), "")
-    return next((each for each in FAMILIES if each.pattern.search(name) or each.pattern.search(cached)), None)
+    return next((each for each in FAMILIES if re.search(each.pattern, name) or re.search(each.pattern, cached)), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distilvec.errors import DataError, EnvironmentProblem
+from distilvec.errors import DataError
+from distilvec.extras import need
 from distilvec.modules.network_files import read_network
 from distilvec.modules.smiles_network import canonical
 from distilvec.teachers.base import Capabilities, Teacher
-from distilvec.teachers.cards import TeacherCard, fingerprint
+from distilvec.teachers.cards import TeacherCard, fingerprint, hash_file
 
 __all__ = ["MoleculeNetwork", "MoleculeTeacher", "descriptors", "molecule_teacher", "morgan"]
 
@@ -50,6 +50,7 @@ class MoleculeNetwork:
             DistilvecError: no such kind, the kind cannot be told, or features of another kind than molclr.
         """
         self.kind, network = read_network(path, kind, features)
+        need("A teacher of molecules", "molecules", "rdkit")
         self.width = network.width
         self.parameters = sum(parameter.numel() for parameter in network.parameters())
         self._where = str(path)
@@ -57,11 +58,7 @@ class MoleculeNetwork:
         self._network = network.eval().requires_grad_(False).to(device)
 
     def __call__(self, smiles: Sequence[str]) -> np.ndarray:
-        """float32 [n, width], in the order of the strings.
-
-        Raises:
-            DataError: a string that RDKit cannot read.
-        """
+        """float32 [n, width], in the order of the strings."""
         vectors = np.zeros((len(smiles), self.width), np.float32)
         for start in range(0, len(smiles), _BATCH):
             vectors[start : start + _BATCH] = self._batch(smiles[start : start + _BATCH])
@@ -73,8 +70,6 @@ class MoleculeNetwork:
                 vectors: Tensor = self._network(canonical(smiles) if self.kind == "chemvae" else smiles)
         except ValueError as problem:
             raise DataError(str(problem), where=self._where) from problem
-        except ImportError as problem:
-            raise _no_rdkit() from problem
         return vectors.cpu().numpy()
 
 
@@ -86,38 +81,27 @@ class MoleculeTeacher(Teacher):
     """A pretrained network over molecules as a teacher of SMILES strings.
 
     Attributes:
-        card: who it is. Its fingerprint covers the file's content, the kind of network and which output is taken.
+        card: who it is. Its fingerprint covers the file's content and the kind of network.
     """
 
     can = Capabilities(local=True)
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        name: str = "teacher",
-        kind: str | None = None,
-        features: bool = False,
-        device: str | None = None,
-    ) -> None:
-        """Read the file; arguments and errors as of `MoleculeNetwork`."""
-        self._network = MoleculeNetwork(path, kind, features, device)
-        with Path(path).open("rb") as handle:
-            content = hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    def __init__(self, path: Path, *, name: str = "teacher", device: str | None = None) -> None:
+        """Read the file; errors as of `MoleculeNetwork`."""
+        self._network = MoleculeNetwork(path, device=device)
         self.card = TeacherCard(
             name=name,
             kind="molecule",
             source=str(path),
-            fingerprint=fingerprint(content, self._network.kind, features),
+            fingerprint=fingerprint(hash_file(path), self._network.kind, False),
             width=self._network.width,
             pooling=None if self._network.kind == "chemvae" else "mean",
             normalized=False,
             parameters=self._network.parameters,
-            size_bytes=Path(path).stat().st_size,
+            size_bytes=path.stat().st_size,
         )
 
     def stream(self, texts: Sequence[str]) -> Generator[tuple[np.ndarray, np.ndarray]]:
-        """Pairs (positions int64 [b], vectors float32 [b, D]), in the order of the strings."""
         for start in range(0, len(texts), _BATCH):
             rows = np.arange(start, min(start + _BATCH, len(texts)))
             yield rows, self._network(texts[start : start + _BATCH])
@@ -173,10 +157,9 @@ def descriptors(smiles: Sequence[str]) -> np.ndarray:
 
 
 def _molecules(smiles: Sequence[str], where: str) -> list[Any]:
-    try:
-        from rdkit import Chem, rdBase
-    except ImportError as problem:
-        raise _no_rdkit() from problem
+    need("A teacher of molecules", "molecules", "rdkit")
+    from rdkit import Chem, rdBase
+
     molecules = []
     with rdBase.BlockLogs():
         for text in smiles:
@@ -186,7 +169,3 @@ def _molecules(smiles: Sequence[str], where: str) -> list[Any]:
                 raise DataError(f"not a SMILES string that RDKit can read: {text[:200]!r}", where=where)
             molecules.append(molecule)
     return molecules
-
-
-def _no_rdkit() -> EnvironmentProblem:
-    return EnvironmentProblem("molecules need RDKit", remedy='pip install "distilvec[molecules]"')

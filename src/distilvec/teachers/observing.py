@@ -22,16 +22,12 @@ _VECTORS = ("token_embeddings", "sentence_embedding")
 
 
 class Observer:
-    """Looks inside a text model while it runs.
+    """Looks inside a text model while it runs; `hidden` and `causal` are those of `Teacher`.
 
     Args:
         model: a transformer with pooling.
         prompt: put before every text; its tokens are no content.
         head: of the task that it was fine-tuned on.
-
-    Attributes:
-        hidden: width of its token states; None where it has no blocks that can be seen.
-        causal: whether its tokens see only those before them.
     """
 
     def __init__(self, model: SentenceTransformer, prompt: str, head: TaskHead | None = None) -> None:
@@ -47,8 +43,7 @@ class Observer:
         if transformer is not None and self._watch is not None:
             config = transformer.model.config
             self.hidden = int((config.get_text_config() if hasattr(config, "get_text_config") else config).hidden_size)
-            tokenizer = model.tokenizer
-            self._contents = Contents(tokenizer, prompt)
+            self._contents = Contents(model.tokenizer, prompt)
 
     def __call__(self, features: dict[str, Any], wanted: Wanted, autocast: Any) -> TeacherSignals:
         """One forward of padded features [B, T] on the model's device; signals on the CPU in float32.

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from distilvec.modules.invariance import cosine_distances
 from distilvec.precision import bfloat16_pays
 from distilvec.teachers.text import TextTeacher
 
@@ -21,16 +21,15 @@ COMPARED = 10
 def settle_precision(teacher: Any, texts: Sequence[str], held: str | None = None) -> str:
     """Choose between bfloat16 and float32 for a text model that was opened without a dtype; look at what 8 bits change.
 
+    Other teachers are left as they are, and so are weights that lie in half precision on the device.
+
     Args:
-        teacher: any; others than such a model are left as they are, and so are weights that lie in half precision on
-            the device.
         texts: what it is to read; some are read in both precisions.
         held: precision of the vectors that its store holds, which go on in it; None = there are none yet.
 
     Returns:
-        What was chosen and why, and how near the vectors of a model in 8 bits are to those of the whole one; empty
-        where nothing was to be chosen. Nothing is compared once there is a store, or where the whole model would not
-        fit into the memory that is left.
+        What was chosen and why, and how near the vectors of a model in 8 bits are to those of the whole one, unless
+        there is a store already or no memory for both; empty where nothing was to be chosen.
     """
     said = [_chosen(teacher, texts, held), "" if held else _eight_bits(teacher, texts)]
     return "; ".join(filter(None, said))
@@ -52,10 +51,10 @@ def _chosen(teacher: Any, texts: Sequence[str], held: str | None) -> str:
     for dtype in ("float32", "bfloat16"):
         teacher.compute_in(dtype)
         vectors.append(teacher.encode(list(texts[:PROBED])))
-    cosines = _cosines(*vectors)
+    cosines = 1 - cosine_distances(vectors[0], vectors[1])
     teacher.compute_in("bfloat16" if cosines.min() > LEAST else "float32")
-    seen = f"of {len(cosines)} texts the vectors of both have a mean cosine of {_shown(cosines.mean())}"
-    least = f"and a least one of {_shown(cosines.min())}"
+    seen = f"of {len(cosines)} texts the vectors of both have a mean cosine of {cosines.mean():.5f}"
+    least = f"and a least one of {cosines.min():.5f}"
     if teacher.card.dtype == "float32":
         return f"{teacher.card.name} reads in float32, not in bfloat16: {seen} {least}, which is not above {LEAST}"
     return f"{teacher.card.name} reads in bfloat16, which is faster here than float32: {seen} {least}"
@@ -69,10 +68,10 @@ def _eight_bits(teacher: Any, texts: Sequence[str]) -> str:
         return ""
     whole.compute_in(teacher.card.dtype)
     some = list(texts[:COMPARED])
-    cosines = _cosines(whole.encode(some), teacher.encode(some))
+    cosines = 1 - cosine_distances(whole.encode(some), teacher.encode(some))
     return (
         f"{teacher.card.name} holds its weights in 8 bits: of {len(some)} texts its vectors and those of the whole "
-        f"model have a mean cosine of {_shown(cosines.mean())} and a least one of {_shown(cosines.min())}"
+        f"model have a mean cosine of {cosines.mean():.5f} and a least one of {cosines.min():.5f}"
     )
 
 
@@ -85,18 +84,3 @@ def _memory_left(device: torch.device) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
-
-
-def _cosines(full: np.ndarray, narrow: np.ndarray) -> np.ndarray:
-    """float64 [n], of each text's vectors [n, D]; 0 where one is not finite, 1 where both are zero."""
-    full, narrow = full.astype(np.float64), narrow.astype(np.float64)
-    lengths = np.linalg.norm(full, axis=1) * np.linalg.norm(narrow, axis=1)
-    with np.errstate(invalid="ignore"):
-        cosines = (full * narrow).sum(1) / np.where(lengths == 0, 1.0, lengths)
-    cosines[(lengths == 0) & (full == narrow).all(axis=1)] = 1.0
-    return np.nan_to_num(cosines, nan=0.0)
-
-
-def _shown(cosine: float) -> str:
-    """As many digits as tell it from 1."""
-    return f"{cosine:.5f}"

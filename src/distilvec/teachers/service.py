@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 import math
@@ -21,7 +20,6 @@ from distilvec.teachers.answers import Answers
 from distilvec.teachers.base import Capabilities, Teacher, TeachingCost
 from distilvec.teachers.cards import TeacherCard, fingerprint
 from distilvec.teachers.endpoint import Endpoint
-from distilvec.teachers.pace import StoppedError
 from distilvec.teachers.sections import Reading, ServiceSection
 
 logger = logging.getLogger(__name__)
@@ -122,7 +120,6 @@ class ServiceTeacher(Teacher):
                 self.answers = None
 
     def cost(self, texts: Sequence[str], items: int) -> TeachingCost:
-        """Return what `items` texts like these will cost, by estimate."""
         each = self._endpoint.estimated_tokens([self.prompt + text for text in texts]) / max(len(texts), 1)
         fit = int(self._most_tokens / each) if math.isfinite(self._most_tokens) else items
         most = max(1, min(self._section.batch_size, fit))
@@ -150,17 +147,19 @@ class ServiceTeacher(Teacher):
         come: queue.Queue[tuple[np.ndarray, np.ndarray] | BaseException] = queue.Queue()
         keeping = threading.Lock()
 
+        def keep_half(prompted: Sequence[str], vectors: np.ndarray) -> None:
+            """Keep what came of a request that failed in its other half; nobody is given it now."""
+            with keeping:
+                self._keep(prompted, vectors)
+
         def one(rows: np.ndarray) -> None:
             try:
-                asked = [texts[int(row)] for row in rows]
-                came = None if self.answers is None else functools.partial(self._keep_half, keeping)
-                prompted = [self.prompt + text for text in asked]
+                prompted = [self.prompt + texts[int(row)] for row in rows]
                 with self._counting:
                     self._asked += len(rows)
-                vectors = self._endpoint.embed(prompted, came, self._refused)
+                vectors = self._endpoint.embed(prompted, keep_half, self._refused)
                 with keeping:
-                    if self.answers is not None:
-                        self._keep(self.answers, asked, vectors)
+                    self._keep(prompted, vectors)
                     come.put((rows, vectors))
             except BaseException as problem:  # raised again by the thread that reads the answers
                 come.put(problem)
@@ -193,15 +192,13 @@ class ServiceTeacher(Teacher):
                 if self.stop():
                     yield self._nothing()
                 continue
-            yield _given(answer)
+            if isinstance(answer, BaseException):
+                raise answer
+            yield answer
             return
 
     def _refused(self, problem: DistilvecError) -> None:
-        """Hear of a text that the service refuses.
-
-        Raises:
-            DistilvecError: it refuses many, or the probe too: then it is not the text that is wrong.
-        """
+        """Hear of a text that the service refuses; it is an error if it refuses many, or the probe too."""
         with self._counting:
             self._unread += 1
             count, asked = self._unread, self._asked
@@ -213,17 +210,13 @@ class ServiceTeacher(Teacher):
             self._endpoint.embed([self.prompt + _PROBE])
             logger.warning("%s; the teacher has nothing for it (%s so far)", problem.what, f"{count:,}")
 
-    def _keep_half(self, keeping: threading.Lock, read: Sequence[str], vectors: np.ndarray) -> None:
-        """Keep what came of a request that failed in its other half; nobody is given it now."""
-        texts = [text.removeprefix(self.prompt) for text in read]
-        with keeping:
-            if self.answers is not None:
-                self._keep(self.answers, texts, vectors)
-
-    def _keep(self, answers: Answers, texts: list[str], vectors: np.ndarray) -> None:
+    def _keep(self, prompted: Sequence[str], vectors: np.ndarray) -> None:
+        if (answers := self.answers) is None:
+            return
         there = ~np.isnan(vectors).all(axis=1)
         try:
-            answers.add([self.key(text) for text, here in zip(texts, there, strict=True) if here], vectors[there])
+            keys = (text_key(text) for text, here in zip(prompted, there, strict=True) if here)
+            answers.add(keys, vectors[there])
             answers.given(int((~there).sum()))
         except OSError as problem:
             told = "What came before is kept."
@@ -233,11 +226,3 @@ class ServiceTeacher(Teacher):
 def text_key(text: str) -> bytes:
     """16 bytes for a text with its prompt."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _given(answer: tuple[np.ndarray, np.ndarray] | BaseException) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(answer, StoppedError):
-        raise AssertionError("nobody waits when everybody was told to stop") from answer
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer

@@ -32,8 +32,8 @@ class TeacherKind(NamedTuple):
 
 #: By the key that names the kind in a recipe.
 KINDS = {
-    "model": TeacherKind(ModelSection, "distilvec.teachers.models:open_model"),
-    "call": TeacherKind(CallSection, "distilvec.teachers.callable:open_call"),
+    "model": TeacherKind(ModelSection, "distilvec.teachers.models:open_teacher"),
+    "call": TeacherKind(CallSection, "distilvec.teachers.callable:CallTeacher"),
     "api": TeacherKind(ServiceSection, "distilvec.teachers.batch:open_service"),
     "vectors": TeacherKind(VectorsSection, "distilvec.teachers.vectors:open_vectors"),
 }

@@ -20,7 +20,7 @@ from distilvec.modules.layouts import has_head
 from distilvec.modules.opening import inner_folders, locate, locate_adapters, open_model
 from distilvec.modules.pipeline import named_prompt, read_plainly, set_length, set_pooling, side_prompt
 from distilvec.modules.promised_tokens import tokens_put
-from distilvec.modules.settings import stated
+from distilvec.modules.settings import object_in, stated
 from distilvec.modules.text_ids import id_count
 from distilvec.teachers.base import Capabilities, Teacher
 from distilvec.teachers.cards import TeacherCard, bytes_of, describe_folder, fingerprint, hash_files, licence_of
@@ -340,20 +340,13 @@ def best_dtype(device: torch.device) -> str:
 
 def stored_dtype(folder: Path, wanted: torch.dtype) -> torch.dtype:
     """Hold the weights in half precision only where the files do: otherwise autocast, which loses less."""
-    import json
-
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return torch.float32
+    config = object_in(folder / "config.json")
     stored = config.get("dtype") or config.get("torch_dtype")
     return wanted if stored in ("float16", "bfloat16") else torch.float32
 
 
 def _count_layers(model: nn.Module) -> int | None:
-    config = getattr(getattr(next(model.children()), "model", None), "config", None)
-    if config is None:
-        return None
+    config: Any = getattr(getattr(next(model.children()), "model", None), "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     layers = getattr(text, "num_hidden_layers", None)
-    return int(layers) if isinstance(layers, int) else None
+    return layers if isinstance(layers, int) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,13 @@ from typing import Any
 import numpy as np
 
 from distilvec.arrays import as_vectors
-from distilvec.corpus.opening import MOST_UNPACKED, UNPACKED_FREELY, lines, reading
-from distilvec.corpus.readers import table_and_column
+from distilvec.corpus.opening import MOST_UNPACKED, UNPACKED_FREELY, reading
+from distilvec.corpus.readers import read_file, table_and_column
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 from distilvec.system_errors import disk_problems
 from distilvec.teachers.databases.address import database_address
 from distilvec.teachers.databases.reading import read_database
-from distilvec.teachers.vector_tables import read_vector_table
-
-_LONGEST = 16 << 20
+from distilvec.teachers.vector_tables import LONGEST, read_vector_table
 
 
 def read_vectors(
@@ -55,13 +52,7 @@ def read_vectors(
 def read_vectors_and_texts(
     vectors: str | Path | np.ndarray, texts: Any, name: str, wants_texts: bool
 ) -> tuple[np.ndarray, list[str] | None]:
-    """The vectors [n, D] and, of a table where they are wanted, the texts.
-
-    Raises:
-        DataError: a file or a table is missing or not what it has to be.
-        DistilvecError: the address of a database holds a password, or keys are given with it.
-        EnvironmentProblem: a database does not answer, or its extra is missing.
-    """
+    """The vectors [n, D] and, of a table where they are wanted, the texts."""
     if isinstance(vectors, np.ndarray):
         return _matrix(vectors, name), None
     source = str(vectors)
@@ -96,11 +87,7 @@ def read_texts(texts: str | Path | Sequence[str]) -> Iterable[str]:
 
 
 def read_keys(keys: str | Path | np.ndarray | None) -> np.ndarray:
-    """Keys uint8 [n, 16], of a .npy file or an array.
-
-    Raises:
-        DataError: a file is missing, or they are not of this form.
-    """
+    """Keys uint8 [n, 16], of a .npy file or an array."""
     array = keys if isinstance(keys, np.ndarray) else _load_npy(Path(str(keys)))
     if array.ndim != 2 or array.shape[1] != 16 or array.dtype != np.uint8:
         where = "keys" if array is keys else str(keys)
@@ -109,11 +96,7 @@ def read_keys(keys: str | Path | np.ndarray | None) -> np.ndarray:
 
 
 def check_rows(vectors: int, items: int, where: str, what: str) -> None:
-    """See that there are as many vectors as items.
-
-    Raises:
-        DataError: there are not.
-    """
+    """Refuse another number of vectors than of items."""
     if vectors != items:
         raise DataError(
             f"{vectors} vectors, but {items} {what}",
@@ -179,35 +162,26 @@ def _check_bomb(archive: Any, file: Path) -> None:
 
 def _texts_of(file: Path, column: str) -> Iterator[str]:
     blank = 0
-    for line in lines(file, _LONGEST):
-        where = f"{file}:{line.number}"
-        if not line.whole:
-            raise DataError(f"this line has more than {_LONGEST:,} bytes", where=where)
-        try:
-            text = line.content.decode("utf-8")
-        except UnicodeDecodeError as problem:
-            raise DataError(f"this is not UTF-8: {problem}", where=where) from problem
-        if file.suffix == ".txt":
-            yield text
-        elif not text.strip():
-            blank = blank or line.number
+    for row in read_file(file, None, LONGEST):
+        where = f"{file}:{row.line}"
+        if row.fault == "empty":
+            blank = blank or row.line
         elif blank:  # only at the end of a file it stands for no vector
             raise DataError("this line is empty", where=f"{file}:{blank}", remedy="Each line is the text of a vector.")
+        elif row.fault is not None:
+            raise DataError(f"this line cannot be read: {row.fault}", where=where)
         else:
-            yield _text_of(text, column, where)
+            yield row.value if file.suffix == ".txt" else _text_of(row.value, column, where)
 
 
-def _text_of(line: str, column: str, where: str) -> str:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError) as problem:
-        raise DataError(f"this line is not JSON: {problem}", where=where) from problem
-    text = entry.get(column) if isinstance(entry, dict) else entry
-    if not isinstance(text, str):
-        named = [name for name, value in entry.items() if isinstance(value, str)] if isinstance(entry, dict) else []
-        listed = ", ".join(f'"{name}"' for name in [*entry][:20]) if isinstance(entry, dict) else ""
-        keys = f"; the keys are {listed}" if listed else ""
-        file = where.rpartition(":")[0].rpartition("/")[2]
-        remedy = f"Name the key of the text: texts: {file}:{named[0] if len(named) == 1 else 'KEY'}." if keys else None
-        raise DataError(f'expected a string or an object with the text "{column}"{keys}', where=where, remedy=remedy)
-    return text
+def _text_of(entry: Any, column: str, where: str) -> str:
+    cells = entry if isinstance(entry, dict) else {}
+    text = cells.get(column) if isinstance(entry, dict) else entry
+    if isinstance(text, str):
+        return text
+    named = [name for name, value in cells.items() if isinstance(value, str)]
+    listed = ", ".join(f'"{name}"' for name in [*cells][:20])
+    keys = f"; the keys are {listed}" if listed else ""
+    file = where.rpartition(":")[0].rpartition("/")[2]
+    remedy = f"Name the key of the text: texts: {file}:{named[0] if len(named) == 1 else 'KEY'}." if keys else None
+    raise DataError(f'expected a string or an object with the text "{column}"{keys}', where=where, remedy=remedy)

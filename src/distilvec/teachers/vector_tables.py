@@ -37,17 +37,10 @@ def read_vector_table(file: Path, column: str, texts: Any, *, wants_texts: bool)
     """The vectors float32 [n, D] of a table, NaN where a row has none, and its texts.
 
     Args:
-        file: .parquet, .jsonl, .ndjson, .json, .csv or .tsv; all but .parquet also .gz and .zst.
         column: of the vectors; "" = the only one that holds any.
         texts: name of the column of the texts, None = "text"; or texts from elsewhere, which are not read here. Of a
             batch's results, the file of its requests.
-        wants_texts: whether texts are asked for at all.
-
-    Returns:
-        None in place of the texts where the table's are not asked for.
-
-    Raises:
-        DataError: the file is missing or damaged, has no such column, or a row is no vector or has no text.
+        wants_texts: whether texts are asked for at all; None in their place where the table's are not.
     """
     parquet = file_kind(file) == ".parquet"
     rows = _usable(parquet_rows(file, None) if parquet else read_file(file, None, LONGEST))
@@ -70,11 +63,7 @@ def read_vector_table(file: Path, column: str, texts: Any, *, wants_texts: bool)
 
 
 def _in_step(rows: Iterable[Row], texts: Path) -> Iterator[Row]:
-    """The rows of vectors, as long as none has another id than the text in its place: they go together by order.
-
-    Raises:
-        DataError: one has.
-    """
+    """The rows of vectors, as long as none has another id than the text in its place: they go together by order."""
     others = read_file(texts, None, LONGEST) if texts.suffix == ".jsonl" else iter(())
     for row in rows:
         other = next(others, None)
@@ -101,9 +90,6 @@ class Spool:
 
         Args:
             where: the place of the rows, if it is known more closely than by their number.
-
-        Raises:
-            DataError: they are of another width than those before.
         """
         if vectors.shape[1] and not self._width:
             self._width = vectors.shape[1]
@@ -123,11 +109,7 @@ class Spool:
         return np.full((rows, self._width), np.nan, np.float32).tobytes()
 
     def add_cell(self, value: Any, where: str) -> None:
-        """Append what one cell holds.
-
-        Raises:
-            DataError: it is no vector, or one of another width.
-        """
+        """Append what one cell holds."""
         try:
             vector = _parsed(value)
         except (TypeError, ValueError, OverflowError) as problem:

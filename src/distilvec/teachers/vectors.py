@@ -53,14 +53,8 @@ class VectorsTeacher(Teacher):
         """Open the vectors and index their keys.
 
         Args:
-            vectors: .npy file [n, D] (memory-mapped), .npz file of one array, array, or a table (.parquet, .jsonl, .csv
-                ...) with a column of lists or of texts "[0.1, 0.2]"; "file.parquet:column" names it. Or a table in a
-                database, as `databases.address` reads it: "chroma:folder#docs".
-            texts: .txt (one a line), .jsonl (strings, or objects with "text"; "file.jsonl:body" names another key), a
-                list, or the name of the table's text column (default "text"). Of a database the column, or a
-                file with the columns id and text.
-                Of images: their paths or data URIs; of molecules: SMILES in any form.
-            keys: uint8 [n, 16] as `content_keys` makes them, in place of texts.
+            vectors, texts, keys: as in a recipe (`VectorsSection`), or an array [n, D], a list, an array of keys. Of
+                images the texts are paths or data URIs, of molecules SMILES in any form.
             modality: of the items, as the corpus has it. An image or a molecule that cannot be read has no vector.
             components: of molecules, as the corpus section says it: under which molecule a salt's vector is found.
 

@@ -1,1 +1,1 @@
-"""Vectors of databases: what an address names, one file per database that reads its rows, and one that uses them."""
+"""Vectors of databases: what an address names, how each database reads its rows, and what is made of them."""

@@ -44,11 +44,6 @@ def read_database(address: TableAddress, texts: Any) -> tuple[Vector, list[str]]
     Args:
         texts: name of the column of the texts, None = "text"; or a file with "id" and "text", whose ids are those of
             the database. Rows without a text are left out.
-
-    Raises:
-        DataError: there is no such table or column, a row is no vector, or no row has a text.
-        DistilvecError: texts are something else.
-        EnvironmentProblem: an extra is missing, or the database does not answer.
     """
     if not (texts is None or isinstance(texts, str | Path)):
         raise DistilvecError(
@@ -74,11 +69,7 @@ def read_database(address: TableAddress, texts: Any) -> tuple[Vector, list[str]]
 
 
 def _read(spool: Spool, rows: Iterable[Mapping[str, Any]], text_of: TextOf, where: str) -> list[str | None]:
-    """Put all vectors into the spool; the text of each, None where it has none.
-
-    Raises:
-        DataError: a row is no vector, or no row has a text.
-    """
+    """Put all vectors into the spool; the text of each, None where it has none."""
     texts = []
     for number, row in enumerate(rows, 1):
         spool.add_cell(row.get(spool.column), f"{where}, id {row['id']}" if "id" in row else f"{where}, row {number}")
@@ -117,11 +108,7 @@ def _from_file(file: Path) -> TextOf:
 
 
 def _sorted(vectors: Vector, texts: list[str | None], where: str) -> tuple[Vector, list[str]]:
-    """Rows with a text in the order of the texts, those of one text in an order of their vectors.
-
-    Raises:
-        DataError: a vector has values that are not finite.
-    """
+    """Rows with a text in the order of the texts, those of one text in an order of their vectors."""
 
     def digest(row: int) -> bytes:
         return blake2b(vectors[row].tobytes(), digest_size=16).digest()
