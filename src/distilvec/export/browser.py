@@ -32,7 +32,6 @@ def export_web(
     out_folder: str | Path,
     *,
     quantize: bool = True,
-    texts: Sequence[str] | None = None,
     search: Sequence[str] | None = None,
     title: str = "Search",
     library: str | Path | None = None,
@@ -50,7 +49,7 @@ def export_web(
     itself: the int8 graph, an index of one byte a number, the texts, and transformers.js from the npm registry.
 
     Args:
-        model_folder, out_folder, quantize, texts: as for `export_onnx`.
+        model_folder, out_folder, quantize: as for `export_onnx`.
         search: texts that the page searches; None = no page.
         title: of the page.
         library: folder with the archives of transformers.js (`fetch_library`); None = npm fetches them.
@@ -80,7 +79,6 @@ def export_web(
             names=NAMES,
             states=lambda student: pipeline_options(student) is not None,
             quantized=quantize,
-            texts=texts,
             beside=beside,
         )
 

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -86,28 +86,17 @@ class ExportReport:
 
     def table(self) -> str:
         """Size, agreement and speed before and after, as plain text."""
-        from distilvec.report.grid import Cell, Grid
+        from distilvec.report.blocks import table
         from distilvec.words import number, size
 
-        rows = [
-            [
-                Cell(each.name),
-                Cell(each.file or "—"),
-                Cell(size(each.size_bytes)),
-                Cell(f"{each.cosine_mean:.5f}"),
-                Cell(f"{each.cosine_min:.5f}"),
-                Cell(number(each.texts_per_second)),
-                Cell(f"{each.latency_p50_ms:.1f} / {each.latency_p95_ms:.1f}"),
-            ]
-            for each in self.variants
-        ]
+        rows = []
+        for each in self.variants:
+            cells = [each.name, each.file or "—", size(each.size_bytes), f"{each.cosine_mean:.5f}"]
+            cells += [f"{each.cosine_min:.5f}", number(each.texts_per_second)]
+            rows.append([*cells, f"{each.latency_p50_ms:.1f} / {each.latency_p95_ms:.1f}"])
         header = ["model", "file", "size", "cosine to torch, mean", "least", "texts/s", "p50 / p95 ms"]
-        notes = [f"Agreement over {self.texts} texts; speed on this machine.", *self.notes]
-        return Grid(header, rows, notes).text()
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values, without the folder's place."""
-        return {"variants": [asdict(each) for each in self.variants], "texts": self.texts, "notes": self.notes}
+        about = f"Agreement over {self.texts} texts; speed on this machine."
+        return table(header, rows, about, *self.notes).grid.text()
 
 
 @at_work

