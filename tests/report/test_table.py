@@ -218,7 +218,7 @@ def test_compare_gives_means_deviations_and_supported_differences() -> None:
     assert gap.value == pytest.approx(table.entries["talas"]["all"].value - table.entries["cosine"]["all"].value)
     assert gap.verdict == "better" and entry.values == tuple(values)
     assert table.differences["same"]["all"].verdict == "open"
-    shown = table.markdown()
+    shown = table.grid().markdown()
     assert "talas is better than cosine" in shown and "same cannot be told apart from cosine" in shown
     assert "±" in shown and "reference" in shown
     assert table.to_dict()["entries"]["talas"]["a"]["seeds"] == 3
@@ -245,12 +245,12 @@ def test_compare_ranks_methods_where_there_are_tasks_enough() -> None:
     many = _on_five_tasks()
     table = compare_table(many, "x")
     assert table.ranking is not None and table.ranking.average == {"x": 2.0, "y": 1.0, "z": 3.0}
-    assert "| rank |" in table.markdown() and "Nemenyi" in table.markdown()
+    assert "| rank |" in table.grid().markdown() and "Nemenyi" in table.grid().markdown()
     assert table.to_dict()["ranking"]["tasks"] == 5
     teacher = {"teacher": many["y"]}
     beside = compare_table({**teacher, **many}, "x", beside=teacher)
     assert beside.ranking == table.ranking, "who is no competitor moves no rank"
-    assert "| teacher |" in beside.markdown()
+    assert "| teacher |" in beside.grid().markdown()
     few = compare_table({name: _seeds(0.7, 1) for name in "xyz"}, "x")
     assert few.ranking is None and "rank" not in few.markdown()
 
@@ -274,7 +274,7 @@ def test_a_task_that_is_called_as_a_group_does_not_replace_it() -> None:
     own, column = results["y"][0]["retrieval"].value - results["x"][0]["retrieval"].value, "retrieval (task)"
     assert own > 0 and table.differences["y"][column].value == pytest.approx(own), "nor is it lost"
     assert table.entries["y"][column].value == results["y"][0]["retrieval"].value
-    assert f"| {column} | faq |" in table.markdown() and f"y,{column}," in table.csv()
+    assert f"| {column} | faq |" in table.grid().markdown() and f"y,{column}," in table.csv()
     alone = {name: [{"retrieval": seeds[0]["retrieval"]}] for name, seeds in results.items()}
     assert list(compare_table(alone, "x").entries["y"]) == ["retrieval"], "the average of one task is that task"
 
@@ -386,4 +386,4 @@ def test_compare_with_a_score_that_is_no_number() -> None:
     broken = [{"t": Score("t", "mteb", "spearman", value, None, 0)} for value in (float("nan"), 0.5)]
     whole = [{"t": Score("t", "mteb", "spearman", value, None, 0)} for value in (0.4, 0.5)]
     table = compare_table({"a": broken, "b": whole}, "b")
-    assert table.entries["a"]["t"].deviation is None and "| a | — |" in table.markdown()
+    assert table.entries["a"]["t"].deviation is None and "| a | — |" in table.grid().markdown()

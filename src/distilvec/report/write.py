@@ -30,8 +30,8 @@ def write_report(record: Record, folder: str | Path) -> Path:
         out.mkdir(parents=True, exist_ok=True)
         with temporary(out) as made:
             drawn = draw_figures(record)
-            figures = save_figures(drawn, made / "figures")
-            (made / "report.md").write_text(render_markdown(record, figures), encoding="utf-8")
+            save_figures(drawn, made / "figures")
+            (made / "report.md").write_text(render_markdown(record, drawn), encoding="utf-8")
             (made / "report.html").write_text(render_html(record, drawn), encoding="utf-8")
             (made / "report.json").write_text(record.to_json() + "\n", encoding="utf-8")
             publish(made / "figures", out / "figures", "report")
