@@ -16,6 +16,7 @@ from distilvec.export.library import fetch_library
 from distilvec.export.page import PAGE, write_page
 from distilvec.folders import check
 from distilvec.modules.opening import locate
+from distilvec.modules.pipeline import default_prompt, token_limit
 from distilvec.progress import at_work
 
 if TYPE_CHECKING:
@@ -91,10 +92,7 @@ def pipeline_options(student: SentenceTransformer) -> dict[str, Any] | None:
     rest = list(student.children())[1:]
     if is_static(student) or not rest or not isinstance(rest[0], Pooling):
         return None
-    default = student.default_prompt_name
-    if (default is not None and student.prompts.get(default)) or any(
-        not isinstance(each, Normalize) for each in rest[1:]
-    ):
+    if default_prompt(student) or not all(isinstance(each, Normalize) for each in rest[1:]):
         return None
     mode = {"mean": "mean", "cls": "first_token", "lasttoken": "last_token"}.get(str(rest[0].pooling_mode))
     if mode is None or (mode == "last_token" and student.tokenizer.padding_side != "left"):
@@ -126,8 +124,6 @@ def _model_config(student: SentenceTransformer) -> dict[str, Any]:
 
 def _tokenizer_config(student: SentenceTransformer) -> dict[str, Any]:
     """As transformers.js reads it: tokens as words, and the student's own length."""
-    from distilvec.modules.pipeline import token_limit
-
     tokenizer: Any = student.tokenizer
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizer"}
     length = token_limit(student)
