@@ -134,11 +134,7 @@ class OnnxEncoder:
 
 
 def as_read(text: Text) -> str | tuple[str, str]:
-    """A text, or the two of a pair, however it is given.
-
-    Raises:
-        DistilvecError: it is neither.
-    """
+    """A text, or the two of a pair, however it is given; anything else is refused."""
     if isinstance(text, str):
         return split_pair(text)
     if not isinstance(text, list | tuple) or len(text) != 2 or not all(isinstance(part, str) for part in text):
@@ -151,14 +147,6 @@ class OpenVinoSession:
     """A graph compiled for the processor, with the `run` of onnxruntime's sessions.
 
     It computes in float32 wherever the graph does: left to itself, OpenVINO takes bfloat16 where the processor has it.
-
-    Args:
-        file: an ONNX file.
-        threads: None = OpenVINO's own choice.
-
-    Raises:
-        EnvironmentProblem: the extra `openvino` is not installed.
-        RuntimeError: OpenVINO cannot read or compile the graph.
     """
 
     def __init__(self, file: Path, threads: int | None = None) -> None:

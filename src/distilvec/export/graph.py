@@ -28,12 +28,7 @@ _EXAMPLES = ["a short text", "and a text that is somewhat longer than the first"
 
 
 def check_model(student: SentenceTransformer, where: str) -> None:
-    """Refuse what would export into something else than what encode() does.
-
-    Raises:
-        DistilvecError: it starts neither with a text transformer nor with a static table, it is a mixture of experts,
-            or it leaves its prompt out of the pooling.
-    """
+    """Refuse what would export into something else than what encode() does."""
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     parts = list(student.children())

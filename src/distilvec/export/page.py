@@ -37,13 +37,10 @@ _IMPORTS = {
 
 
 def write_page(made: Path, student: SentenceTransformer, texts: Sequence[str], title: str, library: Path) -> None:
-    """Write `page/` into an export in the web layout.
+    """Write `page/` into an export in the web layout, which has its int8 graph.
 
     Args:
-        made: the export, with its int8 graph.
-        student: whose vectors the index holds.
         texts: what is searched; shown as they are.
-        title: of the page.
         library: folder of `fetch_library`.
 
     Raises:

@@ -19,8 +19,7 @@ def write_report(record: Record, folder: str | Path) -> Path:
     Everything is made in a folder of its own first and then renamed into place, `report.json` last: if it is there, the
     rest is too. Other files in `figures/` stay.
 
-    Returns:
-        The path of `report.html`.
+    Returns the path of `report.html`.
 
     Raises:
         EnvironmentProblem: the folder cannot be written.
