@@ -161,7 +161,7 @@ def test_numbers(shown: str, wanted: str) -> None:
 def test_log_curves_keep_terms_and_held_out_measures_only() -> None:
     log = [
         {"step": 1, "loss": 2.0, "term/tamd": 1.0, "learning_rate": 0.1, "grad_norm": 3.0, "epoch": 0.1},
-        {"step": 2, "loss": float("nan"), "term/tamd": 0.5, "agreement_cosine": 0.7},
+        {"step": 2, "loss": float("nan"), "term/tamd": 0.5, "eval_agreement_cosine": 0.7},
         {"step": 2, "train_runtime": 9.0, "train_loss": 1.0, "eval_runtime": 1.0, "eval_samples_per_second": 5.0},
     ]
     panels, gates = log_curves(log)
