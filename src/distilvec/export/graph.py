@@ -84,9 +84,8 @@ class _Pipeline(nn.Module):
         self.parts, self.names, self.states = nn.ModuleList(parts), tuple(names), states
 
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        features: dict[str, Any] = dict(zip(self.names, inputs, strict=True))
-        features = self.parts[0](features)
-        tokens = features.get("token_embeddings")
+        features: dict[str, Any] = self.parts[0](dict(zip(self.names, inputs, strict=True)))
+        tokens: Any = features.get("token_embeddings")
         for part in self.parts[1:]:
             features = part(features)
         return (features[OUTPUT], tokens) if self.states else features[OUTPUT]

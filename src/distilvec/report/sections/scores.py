@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
@@ -119,19 +119,20 @@ class Scores(Data):
         """One row per model: averages (retrieval apart), what was kept, size and speed."""
         groups = shown_groups(self.models)
         kept = self._kept_columns(groups)
-        columns: list[tuple[str, Callable[[ModelRow], Cell]]] = [("model", lambda row: Cell(row.name))]
+        columns = [("model", [Cell(row.name) for row in self.models])]
         for group in groups:
-            columns.append((GROUP_NAMES[group], lambda row, group=group: score_cell(row.averages.get(group))))
+            columns.append((GROUP_NAMES[group], [score_cell(row.averages.get(group)) for row in self.models]))
             if group in kept:
-                columns.append((kept[group], lambda row, group=group: Cell(percent(self.retention(row, group)))))
-        sizes: list[tuple[str, Callable[[ModelRow], Cell]]] = [
-            ("parameters", lambda row: Cell(millions(row.parameters))),
-            ("on disk", lambda row: Cell(size(row.size_bytes))),
-            (f"{self.items}/s", lambda row: Cell(number(row.texts_per_second))),
-            ("p50 / p95 ms", lambda row: Cell(row.latency)),
-        ]
-        columns += [column for column in sizes if any(column[1](row).text != ABSENT for row in self.models)]
-        return Grid([name for name, _ in columns], [[make(row) for _, make in columns] for row in self.models], [])
+                columns.append((kept[group], [Cell(percent(self.retention(row, group))) for row in self.models]))
+        sizes = {
+            "parameters": [millions(row.parameters) for row in self.models],
+            "on disk": [size(row.size_bytes) for row in self.models],
+            f"{self.items}/s": [number(row.texts_per_second) for row in self.models],
+            "p50 / p95 ms": [row.latency for row in self.models],
+        }
+        columns += [(name, [*map(Cell, shown)]) for name, shown in sizes.items() if any(s != ABSENT for s in shown)]
+        names, cells = zip(*columns, strict=True)
+        return Grid(list(names), [list(row) for row in zip(*cells, strict=True)], [])
 
     def _kept_columns(self, groups: Sequence[str]) -> dict[str, str]:
         """Group -> its column of what was kept, without groups on which the score is that percentage itself."""
