@@ -38,10 +38,10 @@ from static import texts as sentences
 from distilvec.export import export_web
 from distilvec.export.convert import row_cosines
 from distilvec.export.library import PACKAGES
-from distilvec.export.page import page_bytes
 from distilvec.flow.demo import demo_recipe
 from distilvec.flow.run import run
 from distilvec.modules.pipeline import limit_length
+from distilvec.report.surroundings import folder_bytes
 from distilvec.students import load_student, ship, static
 
 HERE = Path(__file__).parent
@@ -172,7 +172,7 @@ def main() -> None:
         "chromium": {name: agreement(rows, expected) for name, rows in vectors.items()},
         "kinds": kinds,
         "page": {
-            "megabytes": page_bytes(work / "export" / "page") / 1e6,
+            "megabytes": folder_bytes(work / "export" / "page") / 1e6,
             "loading_ms": [each["loading"] for each in page["loads"]],
             "first_answer_ms": [each["first"] for each in page["loads"]],
             "answer_ms_median": statistics.median(answer["took"] for answer in answers),

@@ -123,7 +123,6 @@ def test_the_report_says_size_agreement_and_speed(exported: tuple[Path, ExportRe
     assert all(variant.texts_per_second > 0 and variant.latency_p50_ms > 0 for variant in report.variants)
     shown = report.table()
     assert all(word in shown for word in ("onnx float32", "model_int8.onnx", "p50 / p95 ms", "Agreement over 24 texts"))
-    json.dumps(report.to_dict())
 
 
 def test_int8_is_close_and_really_other_numbers(exported: tuple[Path, ExportReport], sentences: list[str]) -> None:

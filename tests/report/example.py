@@ -253,7 +253,11 @@ def _log(rng: np.random.Generator) -> list[dict[str, Any]]:
         rows.append({"step": step, "loss": sum(noisy.values()), "learning_rate": 1e-4, "grad_norm": 1.0, **noisy})
         if step % 240 == 0:
             rows.append(
-                {"step": step, "agreement_cosine": 0.88 - 0.3 * fall, "agreement_neighbours": 0.62 - 0.3 * fall}
+                {
+                    "step": step,
+                    "eval_agreement_cosine": 0.88 - 0.3 * fall,
+                    "eval_agreement_neighbours": 0.62 - 0.3 * fall,
+                }
             )
     return rows
 

@@ -161,8 +161,8 @@ def test_numbers(shown: str, wanted: str) -> None:
 def test_log_curves_keep_terms_and_held_out_measures_only() -> None:
     log = [
         {"step": 1, "loss": 2.0, "term/tamd": 1.0, "learning_rate": 0.1, "grad_norm": 3.0, "epoch": 0.1},
-        {"step": 2, "loss": float("nan"), "term/tamd": 0.5, "agreement_cosine": 0.7},
-        {"step": 2, "train_runtime": 9.0, "train_loss": 1.0, "eval_runtime": 1.0, "eval_samples_per_second": 5.0},
+        {"step": 2, "loss": float("nan"), "term/tamd": 0.5, "eval_agreement_cosine": 0.7},
+        {"step": 2, "train_runtime": 9.0, "train_loss": 1.0, "skipped_steps": 1},
     ]
     panels, gates = log_curves(log)
     assert gates == {} and panels == {
@@ -218,7 +218,7 @@ def test_compare_gives_means_deviations_and_supported_differences() -> None:
     assert gap.value == pytest.approx(table.entries["talas"]["all"].value - table.entries["cosine"]["all"].value)
     assert gap.verdict == "better" and entry.values == tuple(values)
     assert table.differences["same"]["all"].verdict == "open"
-    shown = table.markdown()
+    shown = table.grid().markdown()
     assert "talas is better than cosine" in shown and "same cannot be told apart from cosine" in shown
     assert "±" in shown and "reference" in shown
     assert table.to_dict()["entries"]["talas"]["a"]["seeds"] == 3
@@ -245,14 +245,14 @@ def test_compare_ranks_methods_where_there_are_tasks_enough() -> None:
     many = _on_five_tasks()
     table = compare_table(many, "x")
     assert table.ranking is not None and table.ranking.average == {"x": 2.0, "y": 1.0, "z": 3.0}
-    assert "| rank |" in table.markdown() and "Nemenyi" in table.markdown()
+    assert "| rank |" in table.grid().markdown() and "Nemenyi" in table.grid().markdown()
     assert table.to_dict()["ranking"]["tasks"] == 5
     teacher = {"teacher": many["y"]}
     beside = compare_table({**teacher, **many}, "x", beside=teacher)
     assert beside.ranking == table.ranking, "who is no competitor moves no rank"
-    assert "| teacher |" in beside.markdown()
+    assert "| teacher |" in beside.grid().markdown()
     few = compare_table({name: _seeds(0.7, 1) for name in "xyz"}, "x")
-    assert few.ranking is None and "rank" not in few.markdown()
+    assert few.ranking is None and "rank" not in few.grid().markdown()
 
 
 def test_a_task_that_is_called_as_a_group_does_not_replace_it() -> None:
@@ -274,7 +274,7 @@ def test_a_task_that_is_called_as_a_group_does_not_replace_it() -> None:
     own, column = results["y"][0]["retrieval"].value - results["x"][0]["retrieval"].value, "retrieval (task)"
     assert own > 0 and table.differences["y"][column].value == pytest.approx(own), "nor is it lost"
     assert table.entries["y"][column].value == results["y"][0]["retrieval"].value
-    assert f"| {column} | faq |" in table.markdown() and f"y,{column}," in table.csv()
+    assert f"| {column} | faq |" in table.grid().markdown() and f"y,{column}," in table.csv()
     alone = {name: [{"retrieval": seeds[0]["retrieval"]}] for name, seeds in results.items()}
     assert list(compare_table(alone, "x").entries["y"]) == ["retrieval"], "the average of one task is that task"
 
@@ -287,7 +287,7 @@ def test_a_teacher_that_its_own_search_judges_is_compared_with_no_method() -> No
     teacher = {"minilm": found(1.0)}
     table = compare_table({**teacher, "x": found(0.278), "y": found(0.3)}, "x", beside=teacher)
     assert table.differences["minilm"] == {} and table.differences["y"]["retrieval"].verdict == "better"
-    assert "minilm is better" not in table.table() and "100.0" in table.table()
+    assert "minilm is better" not in table.grid().text() and "100.0" in table.grid().text()
 
 
 def test_compare_with_one_seed_has_no_deviation_and_with_unequal_seeds_still_an_interval() -> None:
@@ -386,4 +386,4 @@ def test_compare_with_a_score_that_is_no_number() -> None:
     broken = [{"t": Score("t", "mteb", "spearman", value, None, 0)} for value in (float("nan"), 0.5)]
     whole = [{"t": Score("t", "mteb", "spearman", value, None, 0)} for value in (0.4, 0.5)]
     table = compare_table({"a": broken, "b": whole}, "b")
-    assert table.entries["a"]["t"].deviation is None and "| a | — |" in table.markdown()
+    assert table.entries["a"]["t"].deviation is None and "| a | — |" in table.grid().markdown()

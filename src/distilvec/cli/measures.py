@@ -121,7 +121,8 @@ def export(
         say((export_model2vec(model, output) if model2vec else export_gguf(model, output, quantize=quantize)).text())
         return
     from distilvec.export import export_onnx, export_web
-    from distilvec.export.page import PAGE, page_bytes
+    from distilvec.export.page import PAGE
+    from distilvec.report.surroundings import folder_bytes
 
     if texts is not None and not web:
         raise DistilvecError("this is for the page of an export for the web", where="--texts", remedy="Add --web.")
@@ -139,7 +140,7 @@ def export(
     title = f"Search in {texts.name.split('.')[0]}"
     report = export_web(model, output, quantize=quantize, search=searched, title=title, library=library)
     page = output / PAGE
-    say(f"{report.table()}\n\npage        {page}: {len(searched):,} texts, {page_bytes(page) / 1e6:.1f} MB")
+    say(f"{report.table()}\n\npage        {page}: {len(searched):,} texts, {folder_bytes(page) / 1e6:.1f} MB")
     say(f"look at it  python3 -m http.server 8000 --directory {page}")
 
 

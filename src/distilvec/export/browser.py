@@ -16,6 +16,7 @@ from distilvec.export.library import fetch_library
 from distilvec.export.page import PAGE, write_page
 from distilvec.folders import check
 from distilvec.modules.opening import locate
+from distilvec.modules.pipeline import default_prompt, token_limit
 from distilvec.progress import at_work
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ def export_web(
     out_folder: str | Path,
     *,
     quantize: bool = True,
-    texts: Sequence[str] | None = None,
     search: Sequence[str] | None = None,
     title: str = "Search",
     library: str | Path | None = None,
@@ -50,7 +50,7 @@ def export_web(
     itself: the int8 graph, an index of one byte a number, the texts, and transformers.js from the npm registry.
 
     Args:
-        model_folder, out_folder, quantize, texts: as for `export_onnx`.
+        model_folder, out_folder, quantize: as for `export_onnx`.
         search: texts that the page searches; None = no page.
         title: of the page.
         library: folder with the archives of transformers.js (`fetch_library`); None = npm fetches them.
@@ -80,7 +80,6 @@ def export_web(
             names=NAMES,
             states=lambda student: pipeline_options(student) is not None,
             quantized=quantize,
-            texts=texts,
             beside=beside,
         )
 
@@ -93,10 +92,7 @@ def pipeline_options(student: SentenceTransformer) -> dict[str, Any] | None:
     rest = list(student.children())[1:]
     if is_static(student) or not rest or not isinstance(rest[0], Pooling):
         return None
-    default = student.default_prompt_name
-    if (default is not None and student.prompts.get(default)) or any(
-        not isinstance(each, Normalize) for each in rest[1:]
-    ):
+    if default_prompt(student) or not all(isinstance(each, Normalize) for each in rest[1:]):
         return None
     mode = {"mean": "mean", "cls": "first_token", "lasttoken": "last_token"}.get(str(rest[0].pooling_mode))
     if mode is None or (mode == "last_token" and student.tokenizer.padding_side != "left"):
@@ -128,8 +124,6 @@ def _model_config(student: SentenceTransformer) -> dict[str, Any]:
 
 def _tokenizer_config(student: SentenceTransformer) -> dict[str, Any]:
     """As transformers.js reads it: tokens as words, and the student's own length."""
-    from distilvec.modules.pipeline import token_limit
-
     tokenizer: Any = student.tokenizer
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizer"}
     length = token_limit(student)

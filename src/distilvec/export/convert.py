@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -86,28 +86,17 @@ class ExportReport:
 
     def table(self) -> str:
         """Size, agreement and speed before and after, as plain text."""
-        from distilvec.report.grid import Cell, Grid
+        from distilvec.report.blocks import table
         from distilvec.words import number, size
 
-        rows = [
-            [
-                Cell(each.name),
-                Cell(each.file or "—"),
-                Cell(size(each.size_bytes)),
-                Cell(f"{each.cosine_mean:.5f}"),
-                Cell(f"{each.cosine_min:.5f}"),
-                Cell(number(each.texts_per_second)),
-                Cell(f"{each.latency_p50_ms:.1f} / {each.latency_p95_ms:.1f}"),
-            ]
-            for each in self.variants
-        ]
+        rows = []
+        for each in self.variants:
+            cells = [each.name, each.file or "—", size(each.size_bytes), f"{each.cosine_mean:.5f}"]
+            cells += [f"{each.cosine_min:.5f}", number(each.texts_per_second)]
+            rows.append([*cells, f"{each.latency_p50_ms:.1f} / {each.latency_p95_ms:.1f}"])
         header = ["model", "file", "size", "cosine to torch, mean", "least", "texts/s", "p50 / p95 ms"]
-        notes = [f"Agreement over {self.texts} texts; speed on this machine.", *self.notes]
-        return Grid(header, rows, notes).text()
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values, without the folder's place."""
-        return {"variants": [asdict(each) for each in self.variants], "texts": self.texts, "notes": self.notes}
+        about = f"Agreement over {self.texts} texts; speed on this machine."
+        return table(header, rows, about, *self.notes).grid.text()
 
 
 @at_work
@@ -144,11 +133,10 @@ def write_export(
     texts: Sequence[str] | None = None,
     beside: Callable[[SentenceTransformer, Path], None] = lambda student, made: None,
 ) -> ExportReport:
-    """Return what every export does: refuse, write into a folder of its own, check, and rename into place.
+    """Do what both layouts need: refuse, write into a folder of its own, check, and rename into place.
 
     Args:
-        model_folder, out_folder, quantized, texts: as for `export_onnx`.
-        layout: where the graphs lie.
+        layout: where the graphs lie; all that is not named here is as for `export_onnx`.
         names: further files and folders at the top of the export.
         states: whether the graph gives token states too.
         beside: writes these further files into the unfinished folder, once the graphs are checked.
@@ -222,11 +210,7 @@ def _measure(
     files: dict[str, str],
     quantized: bool,
 ) -> tuple[list[Variant], list[str]]:
-    """Agreement and speed of every variant, and notes.
-
-    Raises:
-        DistilvecError: the float model does not agree with torch.
-    """
+    """Agreement and speed of every variant, and notes."""
     expected = student.encode([as_read(text) for text in texts], show_progress_bar=False)
     weights = sum(file.stat().st_size for file in source.rglob("*.safetensors"))
     variants = [Variant("torch", None, weights, 1.0, 1.0, **_timed(student, texts))]
@@ -250,14 +234,10 @@ def _measure(
 def begun(
     model_folder: str | Path, out_folder: str | Path, kind: str, names: Collection[str]
 ) -> tuple[Path, Path, SentenceTransformer]:
-    """Look at both folders of an export before the student is opened; returns them and the student.
+    """Refuse folders that an export cannot use before the student is opened; returns target, source and student.
 
     Args:
         kind, names: of the export and of its files (`folders.check`).
-
-    Raises:
-        DistilvecError: both are one folder, and an export replaces what an earlier one left; or the folder holds what
-            no export wrote.
     """
     from distilvec.students import load_student
 
@@ -272,11 +252,7 @@ def begun(
 
 @contextmanager
 def made_whole(out: Path, kind: str, last: str) -> Iterator[Path]:
-    """A folder for the files of an export; they take their places in `out` together, `last` behind the others.
-
-    Raises:
-        EnvironmentProblem: the disk is full or the place cannot be written.
-    """
+    """A folder for the files of an export; they take their places in `out` together, `last` behind the others."""
     with writing("export", out):
         out.mkdir(parents=True, exist_ok=True)
         with temporary(out) as made:
@@ -306,11 +282,7 @@ def row_cosines(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDAr
 
 
 def check_agreement(cosines: npt.NDArray[Any], texts: Sequence[str], least: float, where: str) -> None:
-    """Refuse an export whose vectors have a lower cosine [n] to the student's than `least`.
-
-    Raises:
-        DistilvecError: naming the text.
-    """
+    """Refuse an export with a lower cosine [n] to the student's vectors than `least`; the error names the text."""
     if cosines.min() < least:
         worst = int(np.argmin(cosines))
         raise DistilvecError(

@@ -88,24 +88,18 @@ class OnnxEncoder:
         if isinstance(texts, str):
             raise DistilvecError(f"encode takes a list of texts, not the string {texts[:40]!r}", remedy="Write [text].")
         prompt = self._prompt(prompt_name)
-        read = [as_read(text) for text in texts]
+        plain = [as_read(text) for text in texts]
+        read = [prompt + text if isinstance(text, str) else (prompt + text[0], text[1]) for text in plain]
         order = sorted(range(len(read)), key=lambda row: -len("".join(read[row])))
         vectors = np.empty((len(read), self.width), dtype=np.float32)
         for start in range(0, len(order), _CHUNK):
             chunk = sorted(order[start : start + _CHUNK])
-            vectors[chunk] = self._encode([read[row] for row in chunk], prompt, batch_size)
-        return vectors
-
-    def _encode(self, texts: Sequence[str | tuple[str, str]], prompt: str, batch_size: int) -> npt.NDArray[np.float32]:
-        """Vectors of as many texts as are cut into tokens together."""
-        given = [prompt + text if isinstance(text, str) else (prompt + text[0], text[1]) for text in texts]
-        rows = self.tokenizer.encode_batch(given, add_special_tokens=self._special)
-        order = sorted(range(len(rows)), key=lambda row: -len(rows[row].ids))
-        vectors = np.empty((len(rows), self.width), dtype=np.float32)
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            found = self._session.run(self._output, self._batch([rows[row] for row in chosen]))[0]
-            vectors[chosen] = found.reshape(len(chosen), self.width)
+            cut = self.tokenizer.encode_batch([read[row] for row in chunk], add_special_tokens=self._special)
+            pieces = sorted(zip(chunk, cut, strict=True), key=lambda piece: -len(piece[1].ids))
+            for first in range(0, len(pieces), batch_size):
+                chosen, rows = zip(*pieces[first : first + batch_size], strict=True)
+                found = self._session.run(self._output, self._batch(rows))[0]
+                vectors[list(chosen)] = found.reshape(len(rows), self.width)
         return vectors
 
     def encode_query(self, texts: Sequence[Text], **options: Any) -> npt.NDArray[np.float32]:
@@ -140,11 +134,7 @@ class OnnxEncoder:
 
 
 def as_read(text: Text) -> str | tuple[str, str]:
-    """A text, or the two of a pair, however it is given.
-
-    Raises:
-        DistilvecError: it is neither.
-    """
+    """A text, or the two of a pair, however it is given; anything else is refused."""
     if isinstance(text, str):
         return split_pair(text)
     if not isinstance(text, list | tuple) or len(text) != 2 or not all(isinstance(part, str) for part in text):
@@ -157,14 +147,6 @@ class OpenVinoSession:
     """A graph compiled for the processor, with the `run` of onnxruntime's sessions.
 
     It computes in float32 wherever the graph does: left to itself, OpenVINO takes bfloat16 where the processor has it.
-
-    Args:
-        file: an ONNX file.
-        threads: None = OpenVINO's own choice.
-
-    Raises:
-        EnvironmentProblem: the extra `openvino` is not installed.
-        RuntimeError: OpenVINO cannot read or compile the graph.
     """
 
     def __init__(self, file: Path, threads: int | None = None) -> None:

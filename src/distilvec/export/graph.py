@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,12 +28,7 @@ _EXAMPLES = ["a short text", "and a text that is somewhat longer than the first"
 
 
 def check_model(student: SentenceTransformer, where: str) -> None:
-    """Refuse what would export into something else than what encode() does.
-
-    Raises:
-        DistilvecError: it starts neither with a text transformer nor with a static table, it is a mixture of experts,
-            or it leaves its prompt out of the pooling.
-    """
+    """Refuse what would export into something else than what encode() does."""
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     parts = list(student.children())
@@ -78,40 +73,35 @@ def weight_bytes(student: SentenceTransformer) -> int:
 
 
 class _Pipeline(nn.Module):
-    """All modules of a student as one function of tensors.
+    """The modules of a student as one function of the named tensors.
 
     Args:
         states: also give the token states [B, S, d] of the transformer.
     """
 
-    def __init__(self, student: SentenceTransformer, names: Sequence[str], states: bool) -> None:
+    def __init__(self, parts: Sequence[nn.Module], names: Sequence[str], states: bool) -> None:
         super().__init__()
-        self.parts, self.names, self.states = nn.ModuleList(student.children()), tuple(names), states
+        self.parts, self.names, self.states = nn.ModuleList(parts), tuple(names), states
 
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        features: dict[str, Any] = dict(zip(self.names, inputs, strict=True))
-        features = self.parts[0](features)
-        tokens = features.get("token_embeddings")
+        features: dict[str, Any] = self.parts[0](dict(zip(self.names, inputs, strict=True)))
+        tokens: Any = features.get("token_embeddings")
         for part in self.parts[1:]:
             features = part(features)
-        return (features[OUTPUT], tokens) if self.states and tokens is not None else features[OUTPUT]
+        return (features[OUTPUT], tokens) if self.states else features[OUTPUT]
 
 
-class _StaticTable(nn.Module):
-    """A static table and what follows it; a text without pieces has the vector zero, as in an `EmbeddingBag`."""
+class _Table(nn.Module):
+    """A static table [n, d] and its mean; a text without pieces has the vector zero, as in an `EmbeddingBag`."""
 
-    def __init__(self, student: SentenceTransformer) -> None:
+    def __init__(self, table: nn.Parameter) -> None:
         super().__init__()
-        first: Any = student[0]
-        self.table, self.parts = first.embedding.weight, nn.ModuleList(list(student.children())[1:])
+        self.table = table
 
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        counted = mask.unsqueeze(-1).to(self.table.dtype)
-        total = (nn.functional.embedding(ids, self.table) * counted).sum(dim=1)
-        features: dict[str, Any] = {OUTPUT: total / counted.sum(dim=1).clamp(min=1)}
-        for part in self.parts:
-            features = part(features)
-        return features[OUTPUT]
+    def forward(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        counted = features["attention_mask"].unsqueeze(-1).to(self.table.dtype)  # [B, S, 1]
+        total = (nn.functional.embedding(features["input_ids"], self.table) * counted).sum(dim=1)
+        return {OUTPUT: total / counted.sum(dim=1).clamp(min=1)}
 
 
 def write_graph(student: SentenceTransformer, file: Path, *, states: bool = False) -> list[str]:
@@ -119,7 +109,7 @@ def write_graph(student: SentenceTransformer, file: Path, *, states: bool = Fals
 
     Args:
         student: one that `check_model` let through, in eval mode.
-        states: a second output `last_hidden_state` with the token states, where the student has any.
+        states: a second output `last_hidden_state` with the token states of its transformer.
 
     Raises:
         DistilvecError: torch cannot export this model, or an axis has become fixed.
@@ -127,30 +117,24 @@ def write_graph(student: SentenceTransformer, file: Path, *, states: bool = Fals
     """
     import onnx
 
-    free = torch.export.Dim.DYNAMIC
-    pipeline: nn.Module
+    parts: list[Any] = list(student.children())
     if is_static(student):
-        names, states = list(INPUTS[:2]), False
-        inputs = _static_inputs(student)
-        pipeline = _StaticTable(student)
-        # Of a module with named arguments, one shape for each of them.
-        shapes: Any = tuple({0: free, 1: free} for _ in names)
+        parts[0] = _Table(parts[0].embedding.weight)
+        features = {name: torch.ones(2, 3, dtype=torch.long) for name in INPUTS[:2]}  # any ids will do
     else:
         features = student.preprocess(_EXAMPLES)
-        names = [name for name in INPUTS if name in features]
-        inputs = tuple(features[name] for name in names)
-        pipeline = _Pipeline(student, names, states)
-        shapes = (tuple({0: free, 1: free} for _ in names),)
+    names = [name for name in INPUTS if name in features]
+    free = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)
     try:
         with torch.no_grad(), warnings.catch_warnings(), quiet("torch.onnx"):
             warnings.simplefilter("ignore")
             torch.onnx.export(
-                pipeline.eval(),
-                inputs,
+                _Pipeline(parts, names, states).eval(),
+                tuple(features[name] for name in names),
                 str(file),
                 input_names=names,
                 output_names=[OUTPUT, STATES] if states else [OUTPUT],
-                dynamic_shapes=shapes,
+                dynamic_shapes=(tuple(free for _ in names),),
                 opset_version=OPSET,
                 external_data=weight_bytes(student) > INSIDE_LIMIT,
                 dynamo=True,
@@ -164,13 +148,6 @@ def write_graph(student: SentenceTransformer, file: Path, *, states: bool = Fals
     _name_axes(model)
     onnx.save(model, str(file))
     return names
-
-
-def _static_inputs(student: SentenceTransformer) -> tuple[Tensor, ...]:
-    ids = [encoding.ids or [0] for encoding in backend_tokenizer(student).encode_batch(_EXAMPLES)]
-    longest = max(2, *(len(row) for row in ids))
-    rows = torch.tensor([row + [0] * (longest - len(row)) for row in ids])
-    return rows, torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids])
 
 
 def _raise_disk_problem(error: BaseException | None) -> None:

@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
@@ -23,24 +24,6 @@ from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
 logger = logging.getLogger(__name__)
 #: Seconds that npm may take.
 PATIENCE = 600
-MOST_BYTES = 100_000_000
-_MIT = """MIT License
-
-Copyright (c) {owner}
-
-Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
-documentation files (the "Software"), to deal in the Software without restriction, including without limitation the
-rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit
-persons to whom the Software is furnished to do so, subject to the following conditions:
-
-The above copyright notice and this permission notice shall be included in all copies or substantial portions of the
-Software.
-
-THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE
-WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
-COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
-OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
-"""
 
 
 @dataclass(frozen=True)
@@ -51,7 +34,7 @@ class Package:
         name, version: as npm knows them.
         sha512: of its archive, base64: the registry's own "integrity".
         files: path in the archive -> name beside the page.
-        licence: text that goes along where the archive has none.
+        licence: file of the folder `web` that goes along, as the archive has none.
     """
 
     name: str
@@ -83,7 +66,7 @@ PACKAGES = (
             "dist/ort-wasm-simd-threaded.mjs": "onnxruntime-wasm.js",
             "dist/ort-wasm-simd-threaded.wasm": "onnxruntime-wasm.bin",
         },
-        licence=_MIT.format(owner="Microsoft Corporation"),
+        licence="onnxruntime-web-LICENSE.txt",
     ),
 )
 
@@ -105,18 +88,7 @@ def fetch_library(target: Path, archives: Path | None = None) -> None:
             archives = Path(place)
             _pack(archives)
         for package in PACKAGES:
-            _unpack(_given(archives, package), package, target)
-
-
-def _given(archives: Path, package: Package) -> Path:
-    file = archives / package.archive
-    if not file.is_file():
-        raise DistilvecError(
-            f"there is no {package.archive} in this folder",
-            where=str(archives),
-            remedy=f"Run `npm pack {package.name}@{package.version}` on a machine that has npm, and put the file here.",
-        )
-    return file
+            _unpack(archives / package.archive, package, target)
 
 
 def _pack(place: Path) -> None:
@@ -143,11 +115,20 @@ def _pack(place: Path) -> None:
 
 def _unpack(file: Path, package: Package, target: Path) -> None:
     """The wanted files of an archive that is the one that is meant; nothing else in it is looked at."""
-    if file.stat().st_size > MOST_BYTES or _digest(file) != package.sha512:
+    fetch = f"`npm pack {package.name}@{package.version}`"
+    if not file.is_file():
+        raise DistilvecError(
+            f"there is no {file.name} in this folder",
+            where=str(file.parent),
+            remedy=f"Run {fetch} on a machine that has npm, and put the file here.",
+        )
+    with file.open("rb") as packed:
+        known = hashlib.file_digest(packed, "sha512").digest() == base64.b64decode(package.sha512)
+    if not known:
         raise DataError(
             f"this is not {package.name} {package.version} as the registry has it",
             where=str(file),
-            remedy=f"Fetch it again with `npm pack {package.name}@{package.version}`.",
+            remedy=f"Fetch it again with {fetch}.",
         )
     with tarfile.open(file, "r:gz") as archive:
         for path, name in package.files.items():
@@ -158,9 +139,4 @@ def _unpack(file: Path, package: Package, target: Path) -> None:
             compressed = gzip.compress(content, 9, mtime=0) if name.endswith(".bin") else content
             (target / name).write_bytes(compressed)
     if package.licence is not None:
-        (target / f"{package.name}-LICENSE.txt").write_text(package.licence, encoding="utf-8")
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return base64.b64encode(hashlib.file_digest(content, "sha512").digest()).decode()
+        (target / package.licence).write_bytes((files("distilvec.export") / "web" / package.licence).read_bytes())

@@ -18,11 +18,7 @@ _OF_SPACES_AND_FORMS = {None, "NFC", "NFKC", "Nmt", "Precompiled", "Replace", "S
 def write_vocabulary(writer: Any, tokenizer: Any, rows: int, where: str) -> list[str]:
     """Write a fast tokenizer of transformers for a word table of so many rows with a `gguf.GGUFWriter`.
 
-    Returns:
-        Notes on what llama.cpp reads otherwise.
-
-    Raises:
-        DistilvecError: llama.cpp has no tokenizer like this one.
+    A tokenizer that llama.cpp has not is refused. Returns notes on what llama.cpp reads otherwise.
     """
     backend = tokenizer.backend_tokenizer
     content, read = json.loads(backend.to_str()), backend.encode("a").ids

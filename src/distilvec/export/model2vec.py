@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from distilvec.errors import DistilvecError
 from distilvec.export.convert import begun, check_agreement, check_texts, left_behind, made_whole, row_cosines
 from distilvec.export.graph import is_static
 from distilvec.extras import need
-from distilvec.modules.model2vec import ROWS, WEIGHTS, unknown_piece
+from distilvec.modules.model2vec import WEIGHTS, unknown_piece
 from distilvec.modules.pipeline import token_limit
 from distilvec.progress import at_work
 
@@ -60,9 +59,7 @@ class Model2VecReport:
 
 
 @at_work
-def export_model2vec(
-    model_folder: str | Path, out_folder: str | Path, *, texts: Sequence[str] | None = None
-) -> Model2VecReport:
+def export_model2vec(model_folder: str | Path, out_folder: str | Path) -> Model2VecReport:
     """Write a static student as a model2vec folder, and check it with model2vec itself.
 
     A linear map behind the mean (`space: teacher`) goes into the table: the mean of mapped rows is the mapped mean.
@@ -71,7 +68,6 @@ def export_model2vec(
     Args:
         model_folder: a sentence-transformers folder, or hub id, that starts with `StaticEmbedding`.
         out_folder: where it goes; an older export there is replaced.
-        texts: what agreement is measured on; default are sentences of many lengths and other scripts.
 
     Raises:
         DistilvecError: it has a part that model2vec has no place for (a Dense with a bias or an activation, prompts, a
@@ -81,11 +77,11 @@ def export_model2vec(
     need("An export for model2vec, to be checked,", "model2vec", "model2vec")
     out, source, student = begun(model_folder, out_folder, "model2vec", _NAMES)
     table, normalized, folded = _parts(student, str(model_folder))
-    chosen = list(texts) if texts is not None else [*check_texts(student), *_STRANGE]
+    texts = [*check_texts(student), *_STRANGE]
     with made_whole(out, "model2vec", "config.json") as made:
         _write(student, table, normalized, source, made)
-        least = _agreement(student, made, chosen, str(model_folder))
-    return Model2VecReport(out, len(table), table.shape[1], least, len(chosen), folded, left_behind(source))
+        least = _agreement(student, made, texts, str(model_folder))
+    return Model2VecReport(out, len(table), table.shape[1], least, len(texts), folded, left_behind(source))
 
 
 def _parts(student: SentenceTransformer, where: str) -> tuple[npt.NDArray[np.float32], bool, bool]:
@@ -93,7 +89,8 @@ def _parts(student: SentenceTransformer, where: str) -> tuple[npt.NDArray[np.flo
     from sentence_transformers.base.modules import Dense, Normalize
     from torch import nn
 
-    def refuse(what: str, remedy: str = "Export it as ONNX (without --model2vec).") -> DistilvecError:
+    def refuse(what: str) -> DistilvecError:
+        remedy = "Export it as ONNX (without --model2vec)."
         return DistilvecError(f"model2vec has no place for {what}", where=where, remedy=remedy)
 
     if not is_static(student):
@@ -126,31 +123,17 @@ def _write(
     student: SentenceTransformer, table: npt.NDArray[np.float32], normalized: bool, source: Path, made: Path
 ) -> None:
     """The files of a model2vec folder; sentence-transformers opens it too."""
-    from safetensors.numpy import save_file
+    from model2vec.persistence import save_pretrained
 
     first: Any = student[0]
-    save_file({ROWS: np.ascontiguousarray(table)}, made / WEIGHTS)
-    first.tokenizer.save(str(made / "tokenizer.json"))
-    config = {
+    config: Any = {
         "model_type": "model2vec",
         "architectures": ["StaticModel"],
         "hidden_dim": table.shape[1],
         "normalize": normalized,
         "max_length": token_limit(student),
-        "embedding_dtype": "float32",
     }
-    kinds = ["StaticEmbedding", *(["Normalize"] if normalized else [])]
-    modules = [
-        {
-            "idx": number,
-            "name": str(number),
-            "path": "." if number == 0 else f"{number}_{kind}",
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for number, kind in enumerate(kinds)
-    ]
-    for name, content in (("config.json", config), ("modules.json", modules)):
-        (made / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    save_pretrained(made, table, first.tokenizer, config, create_model_card=False)
     if (source / "README.md").is_file():
         shutil.copyfile(source / "README.md", made / "README.md")
 

@@ -6,7 +6,6 @@ import base64
 import gzip
 import hashlib
 import json
-import logging
 import shutil
 from collections.abc import Sequence
 from html import escape
@@ -24,7 +23,6 @@ from distilvec.progress import Ticker
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-logger = logging.getLogger(__name__)
 PAGE = "page"
 _BLOCK = 512
 #: What the page needs of the export around it; the float model stays behind.
@@ -39,13 +37,10 @@ _IMPORTS = {
 
 
 def write_page(made: Path, student: SentenceTransformer, texts: Sequence[str], title: str, library: Path) -> None:
-    """Write `page/` into an export in the web layout.
+    """Write `page/` into an export in the web layout, which has its int8 graph.
 
     Args:
-        made: the export, with its int8 graph.
-        student: whose vectors the index holds.
         texts: what is searched; shown as they are.
-        title: of the page.
         library: folder of `fetch_library`.
 
     Raises:
@@ -80,11 +75,6 @@ def write_page(made: Path, student: SentenceTransformer, texts: Sequence[str], t
     (page / "index.html").write_text(
         _html((source / "page.html").read_text(encoding="utf-8"), title, len(texts)), encoding="utf-8"
     )
-
-
-def page_bytes(page: Path) -> int:
-    """Count the bytes of all files of a page: what a server holds, and at most what a browser fetches."""
-    return sum(file.stat().st_size for file in page.rglob("*") if file.is_file())
 
 
 def packed_index(vectors: npt.NDArray[Any], *, unit: bool) -> bytes:

@@ -47,7 +47,7 @@ class Comparison(Shown):
 
     def table(self) -> str:
         """Return what `distilvec compare` prints."""
-        return "\n".join([self.compared.table(), "", *self.notes, f"results  {self.folder / 'compare.json'}"])
+        return "\n".join([self.compared.grid().text(), "", *self.notes, f"results  {self.folder / 'compare.json'}"])
 
     text = table
 
@@ -55,7 +55,7 @@ class Comparison(Shown):
         return repr(str(self.folder))
 
     def _repr_markdown_(self) -> str:
-        return "\n".join([self.compared.markdown(), "", *(f"- {note}" for note in self.notes)])
+        return "\n".join([self.compared.grid().markdown(), "", *(f"- {note}" for note in self.notes)])
 
     def write(self) -> None:
         """Write the table as `compare.json`, `.md`, `.csv` and `.tex`, and where there are ranks `ranks.svg`."""

@@ -22,7 +22,7 @@ from distilvec.report.rows import (
     GROUPS,
     ModelRow,
     ScoreDifference,
-    entry_of,
+    entries_of,
     is_its_own_answer,
     shown_groups,
 )
@@ -106,12 +106,6 @@ class CompareTable:
                 writer.writerow([method, column, entry.value, entry.deviation, entry.seeds, *against])
         return out.getvalue()
 
-    def markdown(self) -> str:
-        return self.grid().markdown()
-
-    def table(self) -> str:
-        return self.grid().text()
-
     def to_dict(self) -> dict[str, Any]:
         values: dict[str, Any] = TypeAdapter(CompareTable).dump_python(self, mode="json")
         return values
@@ -148,7 +142,10 @@ def compare_table(
                     f"{method} was judged on {', '.join(sorted(scores))}, {reference} on {', '.join(sorted(tasks))}",
                     remedy="Judge all methods on the same tasks.",
                 )
-    rows = {method: [_row(method, scores) for scores in seeds] for method, seeds in results.items()}
+    rows = {
+        method: [ModelRow(name=method, scores=entries_of(scores)) for scores in seeds]
+        for method, seeds in results.items()
+    }
     groups = shown_groups([row for seeds in rows.values() for row in seeds])
     columns = _columns(results[reference][0], groups)
     entries = {
@@ -163,10 +160,6 @@ def compare_table(
     ranked = [method for method in results if method not in beside]
     means = {method: {task: entries[method][columns[task]].value for task in tasks} for method in ranked}
     return CompareTable(entries, differences, reference, make_ranking(means))
-
-
-def _row(method: str, scores: Mapping[str, Score]) -> ModelRow:
-    return ModelRow(name=method, scores={task: entry_of(score) for task, score in scores.items()})
 
 
 def _columns(scores: Mapping[str, Score], groups: Sequence[str]) -> dict[str, str]:
@@ -192,7 +185,7 @@ def _differences(
     A row that has 100 by definition is not compared there.
     """
     own, other = results[method], results[reference]
-    entries = {task: entry_of(score) for task, score in own[0].items()}
+    entries = entries_of(own[0])
     alike = len(own) == len(other)
     pairs = list(zip(own, other, strict=True)) if alike else [(a, b) for a in own for b in other]
     members = {group: list(_members(other[0], group)) for group in groups}

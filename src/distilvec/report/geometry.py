@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,15 +78,10 @@ def _spread(spread: Spread, digits: int = 2) -> str:
     return f"{spread.median:.{digits}f} ({spread.low:.{digits}f} to {spread.high:.{digits}f})"
 
 
-def check_place(folder: Path, names: Sequence[str] = (*FILES, "figures")) -> None:
-    """Refuse to write if files that are not ours have the names of what `write_geometry` writes.
-
-    Raises:
-        DistilvecError: naming them.
-        EnvironmentProblem: the folder cannot be written.
-    """
+def check_place(folder: Path) -> None:
+    """Refuse to write if files that are not ours have the names of what `write_geometry` writes (`folders.check`)."""
     again = "geometry" in read(folder).get("files", {})  # in its own figures, files that are not ours are no hindrance
-    check(folder, "geometry", FILES if again else names)
+    check(folder, "geometry", FILES if again else (*FILES, "figures"))
 
 
 def write_geometry(found: Geometry, name: str, folder: str | Path) -> Path:
@@ -98,7 +92,7 @@ def write_geometry(found: Geometry, name: str, folder: str | Path) -> Path:
         EnvironmentProblem: the folder cannot be written.
     """
     place = Path(folder)
-    check_place(place, [*FILES, *(["figures"] if found.mixtures else [])])
+    check_place(place)
     with writing("folder", place):
         place.mkdir(parents=True, exist_ok=True)
         with temporary(place) as made:

@@ -28,25 +28,18 @@ if TYPE_CHECKING:
 class TaughtTeacher(Protocol):
     """A teacher with what was seen of it beforehand, its filled store, and what the method asks of it."""
 
-    @property
-    def teacher(self) -> Teacher: ...
-    @property
-    def seen(self) -> TeacherReport: ...
-    @property
-    def store(self) -> SignalStore: ...
-    @property
-    def filled(self) -> FillReport: ...
-    @property
-    def wanted(self) -> Wanted: ...
+    teacher: Teacher
+    seen: TeacherReport
+    store: SignalStore
+    filled: FillReport
+    wanted: Wanted
 
 
 class Scored(Protocol):
     """A scorer, and what scoring the corpus gave."""
 
-    @property
-    def scorer(self) -> Scorer: ...
-    @property
-    def filled(self) -> FillReport: ...
+    scorer: Scorer
+    filled: FillReport
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,7 @@ CSS_COLOURS = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
     LINE: "var(--line)",
-    ROLE_COLOURS["untrained"]: "var(--untrained)",
-    ROLE_COLOURS["free"]: "var(--free)",
-    ROLE_COLOURS["student"]: "var(--student)",
-    ROLE_COLOURS["other"]: "var(--other)",
+    **{colour: f"var(--{role})" for role, colour in ROLE_COLOURS.items() if colour != INK},
 }
 _OPENING = re.compile(r"<svg[^>]*>")
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -50,15 +47,12 @@ def draw(pictures: Iterable[Picture]) -> dict[str, str]:
     return drawn
 
 
-def save_figures(drawn: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write what `draw` gave, each with a white ground; returns the files."""
+def save_figures(drawn: Mapping[str, str], folder: Path) -> None:
+    """Write what `draw` gave, each with a white ground."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = []
     for name, text in drawn.items():
         ground = _OPENING.sub(r'\g<0><rect width="100%" height="100%" fill="white"/>', text, count=1)
-        files.append(folder / f"{name}.svg")
-        files[-1].write_text(ground, encoding="utf-8")
-    return files
+        (folder / f"{name}.svg").write_text(ground, encoding="utf-8")
 
 
 def save_svg(figure: Figure, file: Path) -> None:

@@ -184,6 +184,11 @@ def score_cell(score: ScoreEntry | None) -> Cell:
     return Cell(points(score.value if score else None), span(score))
 
 
+def entries_of(scores: Mapping[str, Score]) -> dict[str, ScoreEntry]:
+    """Task -> score, as the record keeps them."""
+    return {task: entry_of(score) for task, score in scores.items()}
+
+
 def entry_of(score: Score) -> ScoreEntry:
     """A score of `judging` as the record keeps it."""
     low, high = score.interval if score.interval else (None, None)

@@ -25,11 +25,8 @@ class Machine(RecordPart):
     system: str = ""
 
     def text(self) -> str:
-        cores, threads = (
-            f"{self.cores} cores" if self.cores else "",
-            f"{self.threads} threads" if self.threads else "",
-        )
-        return ", ".join(part for part in (self.device, self.name, cores, threads) if part)
+        counted = [f"{count} {what}" for count, what in ((self.cores, "cores"), (self.threads, "threads")) if count]
+        return ", ".join(part for part in (self.device, self.name, *counted) if part)
 
 
 def library_versions() -> dict[str, str]:

@@ -19,8 +19,7 @@ def write_report(record: Record, folder: str | Path) -> Path:
     Everything is made in a folder of its own first and then renamed into place, `report.json` last: if it is there, the
     rest is too. Other files in `figures/` stay.
 
-    Returns:
-        The path of `report.html`.
+    Returns the path of `report.html`.
 
     Raises:
         EnvironmentProblem: the folder cannot be written.
@@ -30,8 +29,8 @@ def write_report(record: Record, folder: str | Path) -> Path:
         out.mkdir(parents=True, exist_ok=True)
         with temporary(out) as made:
             drawn = draw_figures(record)
-            figures = save_figures(drawn, made / "figures")
-            (made / "report.md").write_text(render_markdown(record, figures), encoding="utf-8")
+            save_figures(drawn, made / "figures")
+            (made / "report.md").write_text(render_markdown(record, drawn), encoding="utf-8")
             (made / "report.html").write_text(render_html(record, drawn), encoding="utf-8")
             (made / "report.json").write_text(record.to_json() + "\n", encoding="utf-8")
             publish(made / "figures", out / "figures", "report")

@@ -12,15 +12,14 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from distilvec.corpus.keys import is_blank
-from distilvec.errors import EnvironmentProblem
 from distilvec.export import OnnxEncoder
+from distilvec.extras import need
 from distilvec.serving.batcher import Batcher, BusyError, Encode
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+
+    Model = SentenceTransformer | OnnxEncoder
 
 logger = logging.getLogger(__name__)
 #: Of a request.
@@ -77,18 +78,6 @@ class Limits:
     seconds: float = 60.0
 
 
-def need_extra() -> None:
-    """Refuse to start without the packages of the extra `serve`.
-
-    Raises:
-        EnvironmentProblem: one of them is missing.
-    """
-    if not all(map(find_spec, ("starlette", "uvicorn"))):
-        raise EnvironmentProblem(
-            "serving needs starlette and uvicorn", where="serve", remedy="pip install 'distilvec[serve]'"
-        )
-
-
 def failure(status: int, message: str, code: str) -> dict[str, Any]:
     """The content of an answer that refuses, in OpenAI's shape."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
@@ -96,7 +85,7 @@ def failure(status: int, message: str, code: str) -> dict[str, Any]:
 
 
 def application(
-    model: SentenceTransformer | OnnxEncoder,
+    model: Model,
     name: str,
     *,
     key: str | None = None,
@@ -117,7 +106,7 @@ def application(
     Raises:
         EnvironmentProblem: the extra `serve` is not installed.
     """
-    need_extra()
+    need("Serving", "serve", "starlette", "uvicorn")
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse, Response
@@ -158,14 +147,7 @@ def application(
 
 
 class _Server:
-    def __init__(
-        self,
-        model: SentenceTransformer | OnnxEncoder,
-        name: str,
-        key: str | None,
-        batcher: Batcher,
-        limits: Limits,
-    ) -> None:
+    def __init__(self, model: Model, name: str, key: str | None, batcher: Batcher, limits: Limits) -> None:
         self.name, self.key, self.batcher, self.limits = name, key, batcher, limits
         self.width = _width(model)
         self._counter = _counter(model)
@@ -217,13 +199,10 @@ class _Server:
         except Exception as error:
             logger.exception("the model failed on %d texts", len(texts))
             raise _Refusal(500, "the model failed on these texts", "model_error") from error
-        finite = np.isfinite(vectors).all(axis=1)
-        if not finite.all():
-            told = f"the model gives no numbers for input {int(finite.argmin())}"
-            raise _Refusal(500, told, "model_error")
+        if not (finite := np.isfinite(vectors).all(axis=1)).all():
+            raise _Refusal(500, f"the model gives no numbers for input {int(finite.argmin())}", "model_error")
         if not (read := vectors.any(axis=1)).all():  # as a table of word vectors gives where it knows no piece
-            told = f"input {int(read.argmin())} holds nothing that the model knows"
-            raise _Refusal(400, told, "invalid_value")
+            raise _Refusal(400, f"input {int(read.argmin())} holds nothing that the model knows", "invalid_value")
         return vectors
 
     async def _counted(self, texts: list[str]) -> int:
@@ -275,13 +254,13 @@ class _Server:
         return sum(len(each.ids) for each in self._counter.encode_batch_fast(list(texts), add_special_tokens=False))
 
 
-def _width(model: SentenceTransformer | OnnxEncoder) -> int:
+def _width(model: Model) -> int:
     if isinstance(model, OnnxEncoder):
         return model.width
     return int(model.get_embedding_dimension() or np.shape(model.encode(["A probe."]))[-1])
 
 
-def _counter(model: SentenceTransformer | OnnxEncoder) -> Any:
+def _counter(model: Model) -> Any:
     """A copy of the model's tokenizer that neither pads nor cuts, as the model's own does for each batch."""
     tokenizer: Any = getattr(model, "tokenizer", None)
     backend: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
@@ -292,7 +271,7 @@ def _counter(model: SentenceTransformer | OnnxEncoder) -> Any:
     return plain_backend(backend)
 
 
-def _encoder(model: SentenceTransformer | OnnxEncoder, batch: int) -> Encode:
+def _encoder(model: Model, batch: int) -> Encode:
     ways: dict[str | None, Any] = {None: model.encode, "query": model.encode_query, "document": model.encode_document}
     on_processor = isinstance(model, OnnxEncoder) or model.device.type == "cpu"
     options: dict[str, Any] = {"batch_size": min(batch, _PASS) if on_processor else batch}

@@ -110,21 +110,18 @@ class Batcher:
             while not self._jobs:
                 self._awake.clear()
                 await self._awake.wait()
-            jobs = self._next()
-            if not jobs:  # whoever asked has gone
-                continue
-            try:
-                await self._answer(jobs)
-            except Exception as error:
-                if len(jobs) == 1:
-                    self._fail(jobs[0], error)
-                    continue
-                # One of them did it, and the others have done nothing wrong.
-                for job in jobs:
-                    try:
-                        await self._answer([job])
-                    except Exception as own:
-                        self._fail(job, own)
+            if jobs := self._next():  # none if whoever asked has gone
+                await self._try(jobs)
+
+    async def _try(self, jobs: Sequence[_Job]) -> None:
+        """Answer jobs together; if that fails, each by itself: one of them did it, the others have done nothing."""
+        try:
+            await self._answer(jobs)
+        except Exception as error:
+            for job in jobs if len(jobs) > 1 else ():
+                await self._try([job])
+            if len(jobs) == 1 and not jobs[0].answer.done():
+                jobs[0].answer.set_exception(error)
 
     async def _answer(self, jobs: Sequence[_Job]) -> None:
         """Encode the next pieces of some jobs together; who has more to do stands at the end of the queue again."""
@@ -139,11 +136,6 @@ class Batcher:
                 self._jobs.append(job)
             elif not job.answer.done():  # whoever asked may have gone
                 job.answer.set_result(job.vectors())
-
-    @staticmethod
-    def _fail(job: _Job, error: Exception) -> None:
-        if not job.answer.done():
-            job.answer.set_exception(error)
 
     def _next(self) -> list[_Job]:
         """The first job, and those behind it of the same side whose next pieces fit into the batch."""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, Interrupted
 from distilvec.export.encoder import CONFIG, OnnxEncoder, load_onnx
-from distilvec.serving.app import Limits, application, need_extra
+from distilvec.extras import need
+from distilvec.serving.app import Limits, application
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,7 @@ def serve(
         DistilvecError: no such model, the variable is not set, or the model has no such precision.
         EnvironmentProblem: the extra `serve` is missing, or the port is taken.
     """
-    need_extra()
+    need("Serving", "serve", "starlette", "uvicorn")
     import uvicorn
 
     from distilvec.serving.connections import configured

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 
 from distilvec.report.blocks import Block, Bullets, Cards, Chapter, Heading, Map, Picture, Table, Text, Tiles, Warnings
 from distilvec.report.grid import escape_markdown
@@ -11,9 +10,9 @@ from distilvec.report.record import Record
 from distilvec.report.summary import summary
 
 
-def render_markdown(record: Record, figures: Sequence[Path] = ()) -> str:
-    """The report as Markdown; figures are linked as files next to it."""
-    drawn = {file.stem: f"figures/{file.name}" for file in figures}
+def render_markdown(record: Record, figures: Iterable[str] = ()) -> str:
+    """The report as Markdown; figures, given by name, are linked as files next to it."""
+    drawn = {name: f"figures/{name}.svg" for name in figures}
     parts = [f"# {escape_markdown(record.title)}", *blocks_markdown(summary(record))]
     return "\n\n".join([*parts, *chapters_markdown(record.chapters(), drawn)]) + "\n"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from distilvec.errors import printable
@@ -10,14 +9,14 @@ from distilvec.report.blocks import Block, Bullets, Chapter, Table, Warnings
 from distilvec.report.grid import Cell, Grid
 from distilvec.report.record import Record
 from distilvec.report.render.markdown import blocks_markdown
-from distilvec.report.rows import GROUP_NAMES, ModelRow, entry_of, score_cell, shown_groups
+from distilvec.report.rows import GROUP_NAMES, ModelRow, entries_of, score_cell, shown_groups
 from distilvec.report.sections.scores import Scores
 from distilvec.words import points
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from distilvec.judging import Judgement, Score
+    from distilvec.judging import Judgement
 
 
 def brief(chapter: Chapter) -> list[Table | Bullets]:
@@ -60,23 +59,22 @@ def show_scores(judged: Judgement) -> None:
 
 
 def scores_grid(judged: Judgement) -> Grid:
-    models = {name: list(by_task.values()) for name, by_task in judged.scores.items()}
-    rows = [ModelRow(name=name, scores={score.task: entry_of(score) for score in own}) for name, own in models.items()]
+    rows = [ModelRow(name=name, scores=entries_of(scores)) for name, scores in judged.scores.items()]
     grid = Scores(models=rows).task_grid()
     for group in shown_groups(rows):
         made = [row.averages.get(group) for row in rows]
         name = GROUP_NAMES[group] if group in ("all", "retrieval") else f"{GROUP_NAMES[group]} average"
         if len(grid.rows) > 1 or len(shown_groups(rows)) > 1:
             grid.rows.append([Cell(name), *(Cell(score_cell(score).text) for score in made)])
-    grid.rows.extend(_benchmark_rows(models))
+    grid.rows.extend(_benchmark_rows(judged))
     return grid
 
 
-def _benchmark_rows(models: Mapping[str, list[Score]]) -> list[list[Cell]]:
+def _benchmark_rows(judged: Judgement) -> list[list[Cell]]:
     """The two means of each benchmark that was run as a whole, as its leaderboard has them."""
     from distilvec.judging.benchmarks import benchmark_means
 
-    means = [benchmark_means(scores) for scores in models.values()]
+    means = [benchmark_means(list(scores.values())) for scores in judged.scores.values()]
     rows = []
     for name in dict.fromkeys(name for each in means for name in each):
         have = [each.get(name) for each in means]

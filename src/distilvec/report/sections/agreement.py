@@ -40,21 +40,22 @@ class Agreement(Data):
         return cls(values=found, teachers=outcome.teacher_names) if found else None
 
     def blocks(self) -> list[Block]:
-        items = self.values.get("items")
-        text = f"How much of the teacher's view of the {self.items} the student shares."
-        if isinstance(items, int):
-            text += f" Measured on {items:,} held-out {self.items}, which are not trained on."
+        items = self.values["items"]
+        text = (
+            f"How much of the teacher's view of the {self.items} the student shares. Measured on {items:,} held-out "
+            f"{self.items}, which are not trained on."
+        )
         if len(self.teachers) > 1:
             text += f" The teacher here and below is the first, {self.teachers[0]}, unless another is named."
         lines, origin = [], _ORIGINS.get(str(self.values.get("cosine_from")), "")
         for key, (name, meaning) in _LINES.items():
             value = self.values.get(key)
-            if isinstance(value, int | float):
+            if value is not None:
                 is_share = key in ("neighbours", "index_recall")
                 more = by_chance(items, "; ") if is_share else ""
                 more += origin if key in ("cosine", "index_recall") else ""
                 lines.append((name, share(value) if is_share else f"{value:.3f}", self.about(meaning) + more))
-        return [Text(text, "lead"), facts(*lines)] if lines else []
+        return [Text(text, "lead"), facts(*lines)]
 
 
 def by_chance(items: int | None, before: str = "") -> str:

@@ -23,12 +23,6 @@ class Collapse(Data):
             "(low effective rank). Hubness above 10: a few texts are near all others."
         )
         header = ["model", self.about("mean cosine of two texts"), "effective rank", "of the possible", "hubness"]
-        rows = [
-            [
-                name,
-                *(number(signs.get(key)) for key in ("mean_cosine", "effective_rank")),
-                *(share(signs.get("rank_share")), number(signs.get("hubness"))),
-            ]
-            for name, signs in self.signs.items()
-        ]
+        shown = {"mean_cosine": number, "effective_rank": number, "rank_share": share, "hubness": number}
+        rows = [[name, *(say(signs.get(key)) for key, say in shown.items())] for name, signs in self.signs.items()]
         return [Heading("Is the space in use?"), Text(self.about(text), "lead"), table(header, rows, kind="")]

@@ -25,7 +25,7 @@ class Layers(Data):
     """Similarity of each block's pooled states to the teacher's vectors, in [0, 1], block 1 first."""
 
     after: list[float]
-    before: list[float] | None = None
+    before: list[float]
 
     @classmethod
     def measure(cls, outcome: Outcome) -> Self | None:
@@ -36,25 +36,21 @@ class Layers(Data):
         rows = evenly_spaced(len(texts), LAYER_TEXTS)
         chosen = [texts[row] for row in rows]
         after, before = pooled_blocks(outcome.shipped, chosen), pooled_blocks(outcome.untrained, chosen)
-        if after is None:
+        if after is None or before is None:
             return None
-        return cls(
-            after=similarity(after, teacher[rows]),
-            before=None if before is None else similarity(before, teacher[rows]),
-        )
+        return cls(after=similarity(after, teacher[rows]), before=similarity(before, teacher[rows]))
 
     def blocks(self) -> list[Block]:
         text = (
             "Linear CKA of each block's states with the teacher's vectors: 1 = both tell texts apart in the same way, "
             "0 = in unrelated ways."
         )
-        columns = {"after training": self.after} | ({} if self.before is None else {"before": self.before})
         rows = [
-            [f"block {number}", *(f"{value:.2f}" for value in values)]
-            for number, values in enumerate(zip(*columns.values(), strict=True), start=1)
+            [f"block {number}", f"{after:.2f}", f"{before:.2f}"]
+            for number, (after, before) in enumerate(zip(self.after, self.before, strict=True), start=1)
         ]
         lead = Text(self.about(text), "lead")
-        return [Heading("Layer by layer"), lead, table(["student's layer", *columns], rows, kind="")]
+        return [Heading("Layer by layer"), lead, table(["student's layer", "after training", "before"], rows, kind="")]
 
 
 def pooled_blocks(model: SentenceTransformer, texts: Sequence[str]) -> np.ndarray | None:

@@ -141,9 +141,7 @@ class Lineage(Data):
 
         shipped, sizes = outcome.shipped, describe_student(outcome.shipped)
         models = models_of(outcome.recipe.teachers)
-        named = {
-            each.name: models[each.name].model if each.name in models else None for each in outcome.recipe.teachers
-        }
+        named = {each.name: getattr(models.get(each.name), "model", None) for each in outcome.recipe.teachers}
         made = given(outcome.recipe.student, "student").model_dump(mode="json")
         student = StudentFacts(
             provenance=provenance(made),

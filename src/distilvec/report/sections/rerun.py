@@ -33,7 +33,9 @@ class Rerun(Data):
     def blocks(self) -> list[Block]:
         found: list[Block] = []
         if self.recipe:
-            found.append(Listing("The resolved recipe (also in recipe.yaml)", [_recipe_text(self.recipe)]))
+            # As YAML, without whole corpora given as lists and without paths of this machine.
+            text = yaml.safe_dump(_shown(self.recipe), sort_keys=False, allow_unicode=True, width=100)
+            found.append(Listing("The resolved recipe (also in recipe.yaml)", [clip(text, RECIPE_LENGTH)]))
         versions = self.versions | ({"git": self.git} if self.git else {})
         if versions:
             found.append(table(["package", "version"], versions.items(), kind="facts", folded="Versions"))
@@ -45,11 +47,6 @@ class Rerun(Data):
         methods = given if isinstance(given, list) else [given]
         name = " + ".join(str(each.get("name", "")) for each in methods if isinstance(each, dict))
         return facts(("method", name), ("seed", "" if self.seed is None else str(self.seed)), *self.versions.items())
-
-
-def _recipe_text(recipe: dict[str, Any]) -> str:
-    """The recipe as YAML, without whole corpora given as lists and without paths of this machine."""
-    return clip(yaml.safe_dump(_shown(recipe), sort_keys=False, allow_unicode=True, width=100), RECIPE_LENGTH)
 
 
 def _shown(value: Any) -> Any:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
@@ -21,7 +20,7 @@ from distilvec.report.rows import (
     Role,
     ScoreDifference,
     ScoreEntry,
-    entry_of,
+    entries_of,
     is_its_own_answer,
     score_cell,
     shown_groups,
@@ -120,19 +119,20 @@ class Scores(Data):
         """One row per model: averages (retrieval apart), what was kept, size and speed."""
         groups = shown_groups(self.models)
         kept = self._kept_columns(groups)
-        columns: list[tuple[str, Callable[[ModelRow], Cell]]] = [("model", lambda row: Cell(row.name))]
+        columns = [("model", [Cell(row.name) for row in self.models])]
         for group in groups:
-            columns.append((GROUP_NAMES[group], partial(_score, group)))
+            columns.append((GROUP_NAMES[group], [score_cell(row.averages.get(group)) for row in self.models]))
             if group in kept:
-                columns.append((kept[group], partial(self._kept, group)))
-        sizes: list[tuple[str, Callable[[ModelRow], Cell]]] = [
-            ("parameters", lambda row: Cell(millions(row.parameters))),
-            ("on disk", lambda row: Cell(size(row.size_bytes))),
-            (f"{self.items}/s", lambda row: Cell(number(row.texts_per_second))),
-            ("p50 / p95 ms", lambda row: Cell(row.latency)),
-        ]
-        columns += [column for column in sizes if any(column[1](row).text != ABSENT for row in self.models)]
-        return Grid([name for name, _ in columns], [[make(row) for _, make in columns] for row in self.models], [])
+                columns.append((kept[group], [Cell(percent(self.retention(row, group))) for row in self.models]))
+        sizes = {
+            "parameters": [millions(row.parameters) for row in self.models],
+            "on disk": [size(row.size_bytes) for row in self.models],
+            f"{self.items}/s": [number(row.texts_per_second) for row in self.models],
+            "p50 / p95 ms": [row.latency for row in self.models],
+        }
+        columns += [(name, [*map(Cell, shown)]) for name, shown in sizes.items() if any(s != ABSENT for s in shown)]
+        names, cells = zip(*columns, strict=True)
+        return Grid(list(names), [list(row) for row in zip(*cells, strict=True)], [])
 
     def _kept_columns(self, groups: Sequence[str]) -> dict[str, str]:
         """Group -> its column of what was kept, without groups on which the score is that percentage itself."""
@@ -140,9 +140,6 @@ class Scores(Data):
             return {}
         wanted = [group for group in groups if group in ("all", "retrieval") and not self.is_the_measure(group)]
         return {each: "kept" if each == wanted[0] else f"{GROUP_NAMES[each]} kept" for each in wanted}
-
-    def _kept(self, group: str, row: ModelRow) -> Cell:
-        return Cell(percent(self.retention(row, group)))
 
     def task_grid(self) -> Grid:
         rows = []
@@ -179,10 +176,6 @@ class Scores(Data):
         return figure
 
 
-def _score(group: str, row: ModelRow) -> Cell:
-    return score_cell(row.averages.get(group))
-
-
 def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[ScoreDifference]:
     """Compare the student with each other model, on the average and on retrieval, with paired intervals.
 
@@ -190,7 +183,7 @@ def comparisons(judged: Judgement, student: str, others: Sequence[str]) -> list[
     """
     differences = []
     for other in others:
-        entries = {task: entry_of(score) for task, score in judged.scores[other].items()}
+        entries = entries_of(judged.scores[other])
         for group in ("all", "retrieval"):
             both = group in judged.averages(student) and group in judged.averages(other)
             if both and not is_its_own_answer(entries, group) and judged.paired(student, other, group):
@@ -220,15 +213,13 @@ def _rows(outcome: Outcome) -> list[ModelRow]:
     speed = verdict.speed.get(TRAINED, {})
     timed = {} if more else speed
     cards = [each.teacher.card for each in outcome.taught]
+    poolers = {each.teacher.card.name: unused_pooler(each.teacher.model) for each in outcome.taught}
+    scorers = [each.scorer.card for each in outcome.scored if judged and each.scorer.card.name in judged.scores]
     rows = []
-    for each, card in zip(outcome.taught, cards, strict=True):
-        pooler = unused_pooler(each.teacher.model)
-        parameters = None if card.parameters is None else card.parameters - pooler
+    for card in (*cards, *scorers):
+        parameters = None if card.parameters is None else card.parameters - poolers.get(card.name, 0)
         sizes = {"parameters": parameters, "size_bytes": card.size_bytes}
         rows.append(_row(card.name, "teacher", judged, verdict.speed.get(card.name, {}), sizes))
-    for card in [each.scorer.card for each in outcome.scored if judged and each.scorer.card.name in judged.scores]:
-        sizes = {"parameters": card.parameters, "size_bytes": card.size_bytes}
-        rows.append(_row(card.name, "teacher", judged, {}, sizes))
     rows.append(_row(UNTRAINED, "untrained", judged, timed, _larger(own, more)))
     if cards and (FREE in verdict.neighbours or (judged is not None and FREE in judged.scores)):
         extra = before["width"] * cards[0].width
@@ -259,9 +250,7 @@ def _row(
 ) -> ModelRow:
     scores = {} if judged is None else judged.scores.get(name, {})
     timed = {key: speed.get(key) for key in ("texts_per_second", "latency_p50_ms", "latency_p95_ms")}
-    return ModelRow(
-        name=name, role=role, scores={task: entry_of(score) for task, score in scores.items()}, **timed, **sizes
-    )
+    return ModelRow(name=name, role=role, scores=entries_of(scores), **timed, **sizes)
 
 
 def _bm25(judged: Judgement | None) -> ModelRow | None:

@@ -30,22 +30,15 @@ class Slices(Data):
         return cls(slices=found, remedies=remedies(found, made)) if found else None
 
     def blocks(self) -> list[Block]:
-        header = [self.items, "share", "nearest neighbours found", "95 %", "by all others"]
-        rows = [
-            [
-                clip(f"{self.items} {each.name}", LONGEST),
-                *(share(each.share), share(each.neighbours), f"{share(each.low)} to {share(each.high)}"),
-                share(each.others),
-            ]
-            for each in self.slices
-        ]
+        behind = any(each.behind for each in self.slices)
+        header = [self.items, "share", "nearest neighbours found", "95 %", "by all others", *([""] if behind else [])]
+        rows = []
+        for each in self.slices:
+            row = [clip(f"{self.items} {each.name}", LONGEST), share(each.share), share(each.neighbours)]
+            row += [f"{share(each.low)} to {share(each.high)}", share(each.others)]
+            rows.append(row + (["below the others" if each.behind else ""] if behind else []))
         lead = f"How many of the teacher's nearest neighbours the student finds, by kind of held-out {self.items}."
-        if any(each.behind for each in self.slices):
-            header.append("")
-            for row, each in zip(rows, self.slices, strict=True):
-                row.append("below the others" if each.behind else "")
-        else:
-            lead += f" No kind of {self.items} is below the others by more than chance."
+        lead += "" if behind else f" No kind of {self.items} is below the others by more than chance."
         found: list[Block] = [Heading(self.about("Which texts it knows less well")), Text(lead), table(header, rows)]
         return [*found, Bullets(self.remedies)] if self.remedies else found
 

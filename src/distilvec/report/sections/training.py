@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 Curves = dict[str, tuple[list[float], list[float]]]
 #: Terms about the gate that are not an expert's weight.
 _NO_EXPERTS = ("entropy", "floor", "kl")
-_BOOKKEEPING = re.compile(
-    r"step|epoch|learning_rate.*|grad_norm|total_flos|train_.*|skipped_steps|memory.*|num_.*|.*(runtime|_per_second)"
-)
 CURVE_POINTS = 400
 PANELS = 36
 
@@ -71,13 +68,10 @@ def log_curves(log: list[dict[str, Any]]) -> tuple[Curves, Curves]:
 
 
 def _curve_name(key: str) -> str | None:
-    if _BOOKKEEPING.fullmatch(key):
-        return None
-    if key in ("loss", "total"):
-        return "loss"
-    if key.startswith(("agreement_", "eval_", "held_out")):
-        return "held-out " + re.sub(r"^(eval_|held_out_)+", "", key).replace("_", " ")
-    return "term " + key.removeprefix("term/").removeprefix("loss/").replace("_", " ")
+    for start, word in (("term/", "term"), ("eval_", "held-out")):
+        if key.startswith(start):
+            return f"{word} {key.removeprefix(start).replace('_', ' ')}"
+    return "loss" if key == "loss" else None
 
 
 def training_figure(panels: Curves) -> Figure:

@@ -72,22 +72,15 @@ class Writing(Data):
 
     def table(self) -> Table:
         rows = []
-        for each in sorted(self.scores, key=lambda one: [other.task for other in self.scores].index(one.task)):
+        tasks = [each.task for each in self.scores]
+        for each in sorted(self.scores, key=lambda one: tasks.index(one.task)):
             sampled = points(each.sampled)
             if each.sampled is not None and each.sampled_deviation is not None:
                 sampled += f" ± {points(each.sampled_deviation)}"
             rows.append([each.task, each.model, points(each.rouge_l), sampled, points(each.exact_match)])
             rows[-1] += [f"{each.loss:.3f}", f"{each.bits_per_byte:.3f}", number(each.tokens_per_second)]
-        header = [
-            "task",
-            "model",
-            "ROUGE-L",
-            "sampled",
-            "exact",
-            "nats per token",
-            "bits per byte",
-            "tokens per second",
-        ]
+        header = ["task", "model", "ROUGE-L", "sampled", "exact"]
+        header += ["nats per token", "bits per byte", "tokens per second"]
         notes = [
             "ROUGE-L and exact match of the likeliest answers, times 100; sampled: ROUGE-L of answers sampled from the "
             "model's own distribution, mean and deviation over seeds. To compare models with different tokenizers, use "
