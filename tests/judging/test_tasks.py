@@ -288,7 +288,7 @@ def test_unusable_tasks_are_refused() -> None:
         SimilarityTask("s", [], [], [])
     with pytest.raises(DataError, match=r"^task s: .*item 0 is nan\b"):
         SimilarityTask("s", ["a"], ["b"], [float("nan")])
-    with pytest.raises(DataError, match="^task r: .*target .*'x'"):
+    with pytest.raises(DataError, match="^task r: .*numbers .*'x'"):
         RegressionTask("r", (["a", "b"], ["1", "x"]), (["a"], [1]))
     with pytest.raises(DataError, match=r"^task p: all 2 pairs .*\bTrue\b"):
         PairTask("p", ["a", "b"], ["c", "d"], [True, True])
