@@ -1,7 +1,4 @@
-"""Scores of any embedding model: tasks, agreement with a teacher, collapse, speed, and honest intervals.
-
-What is imported here is what the package offers.
-"""
+"""Scores of any embedding model: tasks, agreement with a teacher, collapse, speed, and honest intervals."""
 
 from typing import TYPE_CHECKING
 
@@ -32,5 +29,58 @@ if TYPE_CHECKING:
     from distilvec.judging.suite import Judgement, judge
     from distilvec.judging.tasks import JudgingTask, settle_tasks
     from distilvec.judging.verdict import FREE, ON_INDEX, TRAINED, UNTRAINED, HeldOutTexts, Verdict, judge_run
+
+__all__ = [
+    "FREE",
+    "ON_INDEX",
+    "TRAINED",
+    "UNTRAINED",
+    "CachedEncoder",
+    "ClassificationTask",
+    "ClusteringTask",
+    "Difference",
+    "Drift",
+    "Encode",
+    "GenerationTask",
+    "HardItem",
+    "HeldOutTexts",
+    "Judgement",
+    "JudgingTask",
+    "MtebTask",
+    "NeighbourTask",
+    "Outputs",
+    "PairTask",
+    "PerceptronSettings",
+    "PerceptronTask",
+    "RegressionTask",
+    "RetrievalTask",
+    "RidgeMapped",
+    "Score",
+    "SimilarityTask",
+    "Slice",
+    "TaskSpec",
+    "Verdict",
+    "agreement",
+    "apply_map",
+    "automatic_tasks",
+    "collapse",
+    "disagreement",
+    "drift",
+    "expand",
+    "free_map",
+    "hardest",
+    "item_masks",
+    "judge",
+    "judge_run",
+    "linear_map",
+    "load_task",
+    "load_tasks",
+    "make_score",
+    "paired_bootstrap",
+    "settle_tasks",
+    "slices",
+    "speed",
+    "talas_tasks",
+]
 
 __getattr__ = exports(__name__)
