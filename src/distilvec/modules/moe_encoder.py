@@ -209,7 +209,6 @@ class MoeEncoder(PreTrainedModel):
     _supports_sdpa = True
     _supports_attention_backend = True
     _no_split_modules = ["Embeddings", "Block"]  # noqa: RUF012
-    _input_embed_layer = "word_embeddings"
 
     def __init__(self, config: MoeEncoderConfig) -> None:
         super().__init__(config)
@@ -229,6 +228,12 @@ class MoeEncoder(PreTrainedModel):
                 initialization.zeros_(module.b1)
         elif isinstance(module, Experts):
             initialization.zeros_(module.bias)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embeddings.word_embeddings = value  # type: ignore[assignment]
 
     def forward(
         self,
