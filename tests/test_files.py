@@ -40,6 +40,7 @@ def test_a_small_array_stays_in_memory_and_so_does_a_large_one_without_a_disk(
     small = np.arange(10)
     assert spilled(small) is small
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
-    large = spilled(np.ones(1_000_000))
+    assert spilled(small, small).tolist() == [*small, *small]
+    large = spilled(np.ones(600_000), np.zeros(0), np.ones(400_000))
     assert type(large.base) is not np.memmap and large.sum() == 1_000_000
     assert not scratch(1_000_000, np.int64).any()

@@ -211,12 +211,16 @@ def scratch(count: int, dtype: Any) -> np.ndarray:
         return np.zeros(count, dtype)
 
 
-def spilled(array: np.ndarray) -> np.ndarray:
-    """The values of an array [n] as `scratch` keeps them."""
-    if array.nbytes < _SCRATCH_BYTES:
-        return array
-    kept = scratch(len(array), array.dtype)
-    kept[:] = array
+def spilled(*arrays: np.ndarray) -> np.ndarray:
+    """The values of arrays [n] of one dtype, one after the other, as `scratch` keeps them."""
+    import numpy as np
+
+    if sum(array.nbytes for array in arrays) < _SCRATCH_BYTES:
+        return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
+    kept, start = scratch(sum(map(len, arrays)), arrays[0].dtype), 0
+    for array in arrays:
+        kept[start : start + len(array)] = array
+        start += len(array)
     return kept
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from distilvec import training
 from distilvec.corpus import Corpus
 from distilvec.evenly import sampled_rows
+from distilvec.files import spilled
 from distilvec.flow.lessons import Lessons, held_out
 from distilvec.flow.prepare import Prepared, fresh_method, fresh_task
 from distilvec.flow.teach import Taught
@@ -82,7 +83,7 @@ def fit(prepared: Prepared, lessons: Lessons, *, resume: bool = False) -> Traine
 def _material(prepared: Prepared, lessons: Lessons, task: Task | None) -> training.Material:
     """Return what the student learns from."""
     corpus = prepared.corpus
-    rows = np.concatenate([corpus.train_rows, corpus.holdout_rows])
+    rows = spilled(corpus.train_rows, corpus.holdout_rows)
     return training.Material(
         corpus,
         [each.info_on(corpus) for each in lessons.taught],
