@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -253,12 +253,19 @@ def begun(
 @contextmanager
 def made_whole(out: Path, kind: str, last: str) -> Iterator[Path]:
     """A folder for the files of an export; they take their places in `out` together, `last` behind the others."""
-    with writing("export", out):
-        out.mkdir(parents=True, exist_ok=True)
-        with temporary(out) as made:
-            made.mkdir()
-            yield made
-            publish(made, out, kind, last=last)
+    is_new = not out.exists()
+    try:
+        with writing("export", out):
+            out.mkdir(parents=True, exist_ok=True)
+            with temporary(out) as made:
+                made.mkdir()
+                yield made
+                publish(made, out, kind, last=last)
+    except BaseException:
+        if is_new:
+            with suppress(OSError):  # what others put there meanwhile stays
+                out.rmdir()
+        raise
 
 
 def left_behind(folder: Path) -> list[str]:
