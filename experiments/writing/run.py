@@ -22,7 +22,7 @@ from distilvec.flow.fit import Trained
 from distilvec.flow.prepare import Prepared, open_corpus, reading_of
 from distilvec.flow.teach import Taught, teach_one
 from distilvec.judging import GenerationTask, Score, judge
-from distilvec.kinds.writing.running import open_shipped
+from distilvec.kinds.writing.students import open_shipped
 from distilvec.recipe import Recipe, TeacherSection
 from distilvec.store import SignalStore
 from distilvec.store.ragged import RaggedSignal

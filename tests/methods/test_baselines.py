@@ -134,5 +134,5 @@ def test_a_missing_signal_is_named() -> None:
     method = make_method("uld", CLASSIFYING)
     step = make_step(views=1)
     step.signals.logits = None
-    with pytest.raises(DistilvecError, match="logits of the teacher"):
+    with pytest.raises(DistilvecError, match="class logits"):
         run(method, step)
