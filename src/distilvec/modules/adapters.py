@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError
 from distilvec.extras import need
 from distilvec.modules.blocks import find_transformer
-from distilvec.modules.pipeline import is_causal
 from distilvec.modules.settings import read_json
 
 if TYPE_CHECKING:
@@ -83,6 +80,8 @@ def read_both_ways(model: SentenceTransformer) -> None:
     It is written into the model's configuration (`is_causal: false`), so that a folder saved of it opens likewise. A
     tokenizer without padding pads with its end of text.
     """
+    from distilvec.modules.pipeline import is_causal
+
     transformer = find_transformer(model)
     own = None if transformer is None else getattr(transformer.model.config, "is_causal", None)
     if transformer is None or not (is_causal(transformer.model) or own is False):
@@ -187,6 +186,9 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _pairs(folder: Path) -> dict[str, dict[str, Tensor]]:
     """Module name -> its matrices "A" [r, in] and "B" [out, r]."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     file = folder / WEIGHTS
     try:
         tensors = load_file(file)

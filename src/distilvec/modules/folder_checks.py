@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import check_regular
 from distilvec.folders import holds_student
@@ -263,6 +261,8 @@ def _settings(file: Path) -> dict[str, Any]:
 
 def _check_dtypes(config: dict[str, Any], file: Path) -> None:
     """Refuse types of weights that torch has not; libraries look them up by name, and say so in their own words."""
+    import torch
+
     for section in sections(config):
         for key in ("dtype", "torch_dtype"):
             value = section.get(key)
@@ -311,6 +311,7 @@ def _reaches(key: str, file: Path) -> DistilvecError:
 def _check_classes(folder: Path) -> None:
     """A name in the package of sentence-transformers has to be a module of it, and not what else is found there."""
     from sentence_transformers.util import import_from_string
+    from torch import nn
 
     for entry in listed(folder):
         if not entry["type"].startswith("sentence_transformers."):
@@ -321,5 +322,5 @@ def _check_classes(folder: Path) -> None:
             raise DistilvecError(
                 f'sentence-transformers has no module "{entry["type"][:200]}"', where=str(folder / "modules.json")
             ) from problem
-        if not (isinstance(loaded, type) and issubclass(loaded, torch.nn.Module)):
+        if not (isinstance(loaded, type) and issubclass(loaded, nn.Module)):
             raise DistilvecError(f'"{entry["type"][:200]}" is no module', where=str(folder / "modules.json"))

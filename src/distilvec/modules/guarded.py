@@ -13,12 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from distilvec.errors import DataError, DistilvecError
 from distilvec.files import check_regular
 from distilvec.modules.folder_checks import listed
-from distilvec.modules.projection import dense
 from distilvec.modules.settings import shards, tensor_shapes
 
 if TYPE_CHECKING:
@@ -65,6 +62,10 @@ def _really_cut(model: SentenceTransformer) -> SentenceTransformer:
     size, model.truncate_dim = model.truncate_dim, None
     width = model.get_embedding_dimension() if size else None
     if size and width and size < width:
+        import torch
+
+        from distilvec.modules.projection import dense
+
         kept = dense(torch.eye(size, width))
         like = next((each for each in model.parameters() if each.is_floating_point()), kept.linear.weight)
         model.append(kept.to(device=like.device, dtype=like.dtype))
@@ -99,11 +100,12 @@ def open_writing(folder: Path, dtype: Any, trust_remote_code: bool) -> tuple[Any
 def open_judge(source: str, **arguments: Any) -> CrossEncoder:
     """A cross-encoder's folder that was checked; it predicts logits."""
     from sentence_transformers import CrossEncoder
+    from torch.nn import Identity
 
     arguments.setdefault("trust_remote_code", False)
     with no_questions(), nothing_made_up(source):
         # An activation is given, so that none is imported by the name that the folder says.
-        return CrossEncoder(source, activation_fn=torch.nn.Identity(), **arguments)
+        return CrossEncoder(source, activation_fn=Identity(), **arguments)
 
 
 def open_ranker(folder: str | Path, *, trust_remote_code: bool = False) -> Any:

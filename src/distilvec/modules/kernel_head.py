@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError
@@ -214,6 +213,8 @@ class GaussianKernels(nn.Module):
         Raises:
             DataError: there are none, or their files are damaged.
         """
+        from safetensors.torch import load_file
+
         place = Path(folder) / _FOLDER
         if not has_kernels(folder):
             raise DataError("this model has no kernels", where=str(folder), remedy="Train it with keep_kernels: true.")

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
-from tokenizers import Tokenizer
 
 from distilvec.errors import DataError
 from distilvec.modules.layouts import MODEL2VEC
@@ -92,6 +89,8 @@ def unknown_piece(tokenizer: Any) -> int | None:
 
 
 def _tokenizer(place: Path, name: str) -> Any:
+    from tokenizers import Tokenizer
+
     try:
         tokenizer = Tokenizer.from_file(str(place / "tokenizer.json"))
     except Exception as error:  # tokenizers raises plain exceptions
@@ -103,6 +102,9 @@ def _tokenizer(place: Path, name: str) -> Any:
 
 def _table(place: Path, name: str) -> npt.NDArray[np.float32]:
     """One row per piece: the row that the mapping names, times the piece's weight."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
     try:
         parts = load_file(place / WEIGHTS)
     except (OSError, SafetensorError, TypeError, ValueError) as error:

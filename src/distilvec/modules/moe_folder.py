@@ -8,15 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from distilvec.errors import DataError
-from distilvec.modules.guarded import open_modules
-from distilvec.modules.moe_encoder import MoeEncoder, MoeEncoderConfig
 from distilvec.modules.settings import shards, tensor_shapes
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # recipes import files that import this one, and reading one takes no torch
     from sentence_transformers import SentenceTransformer
+
+    from distilvec.modules.moe_encoder import MoeEncoderConfig
 
 #: Field of the published configuration -> ours.
 _SIZES = {
@@ -72,6 +70,8 @@ def open_moe(folder: str | Path, **arguments: Any) -> SentenceTransformer:
         DataError: the configuration asks for something that this encoder does not have, or a weight is missing,
             unknown, or of another shape than the configuration says; it is named.
     """
+    from distilvec.modules.guarded import open_modules
+
     given: dict[str, Any] = dict(arguments.pop("model_kwargs", None) or {})
     given.pop("add_pooling_layer", None)  # what transformers' own class for that type would want to know
     place = Path(folder)
@@ -91,6 +91,8 @@ def open_moe(folder: str | Path, **arguments: Any) -> SentenceTransformer:
 
 def _translate(file: Path) -> MoeEncoderConfig:
     """The published configuration in our words."""
+    from distilvec.modules.moe_encoder import MoeEncoderConfig
+
     given: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     absent = [name for name in (*_SIZES, "moe_every_n_layers") if name not in given]
     if absent:
@@ -115,6 +117,10 @@ def _translate(file: Path) -> MoeEncoderConfig:
 
 def _check_weights(folder: Path, config: MoeEncoderConfig) -> None:
     """Exactly the tensors that the configuration asks for, in their shapes; only headers are read."""
+    import torch
+
+    from distilvec.modules.moe_encoder import MoeEncoder
+
     with torch.device("meta"):
         expected = {name: list(tensor.shape) for name, tensor in MoeEncoder(config).state_dict().items()}
     shapes: dict[str, list[int]] = {}

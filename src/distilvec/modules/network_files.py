@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from distilvec.errors import DataError, DistilvecError, nearest
-from distilvec.modules.cifar_resnet import CifarResNet, ImageModule
-from distilvec.modules.image_networks import ImageNetwork
 from distilvec.modules.molecule_networks import GRAPHS, GraphNetwork
 from distilvec.modules.smiles_network import SmilesNetwork
+
+if TYPE_CHECKING:
+    from distilvec.modules.cifar_resnet import ImageModule
 
 #: Of networks over molecules.
 KINDS = (*GRAPHS, "chemvae")
@@ -23,6 +23,9 @@ def read_image_network(path: Path) -> ImageModule | None:
 
     Known are CIFAR residual networks, the ResNet-8 of MLPerf and MobileNets; their keys say which one it is.
     """
+    from distilvec.modules.cifar_resnet import CifarResNet
+    from distilvec.modules.image_networks import ImageNetwork
+
     tensors = _read(path)
     try:
         if "layer1.0.conv1.weight" in tensors:
@@ -69,6 +72,9 @@ def read_network(
 
 
 def _read(path: str | Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     if not Path(path).is_file():
         raise DataError("there is no such file", where=str(path), remedy="Check the path.")
     try:

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from tokenizers import Tokenizer
 from torch import nn
 
 from distilvec.errors import DataError, DistilvecError, EnvironmentProblem
@@ -205,6 +203,8 @@ def explained(name: str, remedy: str = "Does it load in sentence-transformers?")
         DistilvecError: they do not fit into memory, the model demands code of its own, or its files are not what a
             library expects.
     """
+    from safetensors import SafetensorError
+
     try:
         yield
     except DistilvecError:
@@ -286,6 +286,8 @@ def _leave_out(tokenizer: Any, rows: int) -> bool:
     Returns:
         False, and nothing is changed, where others have no vector either, or where every text or batch holds one.
     """
+    from tokenizers import Tokenizer
+
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return False

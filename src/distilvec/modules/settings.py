@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
 
 from distilvec.errors import DataError
 from distilvec.files import read_small
@@ -49,6 +48,8 @@ def damaged(problem: Exception, where: str | Path) -> DataError:
 
 def tensor_shapes(file: Path) -> dict[str, list[int]]:
     """Those of the tensors in a safetensors file, from its header alone."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(file, framework="numpy") as opened:
             # By `keys`: this is no dictionary.

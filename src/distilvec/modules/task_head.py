@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from distilvec.errors import DataError, DistilvecError
@@ -149,6 +147,9 @@ class TaskHead(nn.Module):
         Raises:
             DataError: there is no head, or its files are damaged.
         """
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
         place = Path(folder) / _FOLDER
         if not has_head(folder):
             raise DataError(

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
 from distilvec.errors import DistilvecError
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+    from tokenizers import Encoding
 
 #: Characters that hardly any vocabulary holds all of.
 _RARE = "\ue000 ☃ 𓀀 ꙮ 龘 ж ক 🜚"
@@ -40,6 +40,8 @@ class TextIds:
     """
 
     def __init__(self, tokenizer: Any, limit: float | None, prompt: str = "") -> None:
+        from tokenizers import Tokenizer
+
         check_fast(tokenizer)
         self.bare, self.prompt = not hasattr(tokenizer, "backend_tokenizer"), prompt
         if self.bare:
@@ -55,6 +57,8 @@ class TextIds:
 
     @functools.cached_property
     def _uncut(self) -> Any:
+        from tokenizers import Tokenizer
+
         core = Tokenizer.from_str(self._core.to_str())
         core.no_truncation()
         return core
@@ -86,6 +90,8 @@ def id_count(tokenizer: Any) -> int:
 
 def check_fast(tokenizer: Any, where: str | None = None) -> None:
     """Refuse a tokenizer without a core in Rust, whose ids nothing but its own calls can tell."""
+    from tokenizers import Tokenizer
+
     if not isinstance(tokenizer, Tokenizer) and not hasattr(tokenizer, "backend_tokenizer"):
         raise DistilvecError(
             f"its tokenizer, {type(tokenizer).__name__}, is written in Python, and a student needs a fast one",
@@ -96,6 +102,8 @@ def check_fast(tokenizer: Any, where: str | None = None) -> None:
 
 def check_unknown(tokenizer: Any, where: str) -> None:
     """Refuse a tokenizer that fails on what its vocabulary lacks: a token for unknown pieces, or around a pair."""
+    from tokenizers import Tokenizer
+
     core = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(core, Tokenizer):
         return

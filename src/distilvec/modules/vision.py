@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
-
-import torch
-from PIL import Image
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling
+from typing import TYPE_CHECKING, Any, Literal
 
 from distilvec.errors import DistilvecError, EnvironmentProblem
 from distilvec.modules.blocks import without_dropout
 from distilvec.modules.guarded import open_config, open_transformer
 from distilvec.modules.layouts import CLS, EITHER, POOLER, PROCESSORS, is_timm
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 ImagePooling = Literal["cls", "mean", "pooler"]
 
@@ -49,6 +47,9 @@ def open_vision(folder: str | Path, *, device: str | None = None, dtype: Any = "
         DistilvecError: no model, no image processor, neither of them can be opened, or it is a folder of timm.
         EnvironmentProblem: its image processor needs a package that is not installed.
     """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
     place = Path(folder)
     if is_timm(place):
         raise DistilvecError(
@@ -95,6 +96,9 @@ def _transformer(place: Path, dtype: Any) -> Any:
 
 def _width(transformer: Any) -> int:
     """Return the width of the states, found by running it: some configurations (MobileNet's) do not name it."""
+    import torch
+    from PIL import Image
+
     features = transformer.preprocess([Image.new("RGB", (64, 64))])
     pixels = features["pixel_values"].to(transformer.model.device)
     with torch.no_grad(), without_dropout(transformer):

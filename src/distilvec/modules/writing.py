@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from distilvec.errors import DistilvecError
 from distilvec.modules.guarded import open_writing
 from distilvec.modules.opening import check_table, explained, locate
@@ -44,6 +42,7 @@ def open_writer(
         DataError: the weights are damaged, or tokenizer and weights do not belong together.
         EnvironmentProblem: the hub cannot be reached.
     """
+    import torch
     from sentence_transformers import SentenceTransformer
 
     from distilvec.modules.causal import AnswerPooling, Writer, check_predictions

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from distilvec.corpus.keys import split_pair
 from distilvec.errors import DataError, DistilvecError
 from distilvec.modules.blocks import class_names, without_dropout
-from distilvec.modules.projection import dense, ridge_map
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -37,6 +36,7 @@ def fold_head(student: SentenceTransformer, texts: Sequence[str], batch_size: in
         DataError: fewer than 10 texts.
     """
     from distilvec.modules.expert_head import ExpertHead
+    from distilvec.modules.projection import dense
 
     names = [key for key, module in student.named_children() if type(module).__name__ == ExpertHead.__name__]
     if not names:
@@ -74,6 +74,8 @@ def _observe(
 
 def _residual_fit(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
     """W [d, d] and b [d] of after - before, as float32; the mean is fitted exactly, the rest with a small ridge."""
+    from distilvec.modules.projection import ridge_map
+
     centre, change = before.mean(0), (after - before).mean(0)
     weight = ridge_map(before - centre, after - before - change, _RIDGE)
     return weight.float(), (change - weight @ centre).float()

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_transformer, without_dropout
-from distilvec.modules.projection import dense
 from distilvec.students.factorising import without_mean
 from distilvec.students.fit_texts import PassCache, hooked, sampled, sampled_tokens, token_batches
 from distilvec.students.refitting import JUDGED, Refit, StateMoments, contributions, refit, rows_of
@@ -230,6 +229,8 @@ def _lead_back(
 ) -> float:
     """Put the map behind the student's pooling; its R² on every eighth text, which it is not fitted to."""
     from sentence_transformers.sentence_transformer.modules import Pooling
+
+    from distilvec.modules.projection import dense
 
     modules = list(student.children())
     place = next(number for number, module in enumerate(modules) if isinstance(module, Pooling))

@@ -9,7 +9,6 @@ from torch import nn
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import find_blocks
-from distilvec.students.electra import as_electra
 
 #: Classes with BERT's arithmetic: learned absolute positions, norms behind attention and feed-forward network.
 ALIKE = ("BertModel", "RobertaModel", "XLMRobertaModel", "CamembertModel", "DistilBertModel", "ElectraModel")
@@ -72,6 +71,8 @@ class Kept:
 
 def reshapable(model: Any, shape: Shape) -> Any:
     """The model that the cuts work on: an `ElectraModel` for BERT-like ones, others themselves."""
+    from distilvec.students.electra import as_electra
+
     model = as_electra(model) if is_alike(model) else model
     found = find_blocks(model)
     assert found is not None

@@ -20,7 +20,6 @@ from distilvec.folders import aside_name, check_model, seal, strangers
 from distilvec.modules.blocks import find_transformer
 from distilvec.modules.guarded import OWN_MODULES, lacks_pooler
 from distilvec.modules.pipeline import free_name, side_prompt, width_of
-from distilvec.modules.projection import dense, is_identity
 from distilvec.students.classic import write_classic
 from distilvec.students.load import drop_pooler
 
@@ -111,6 +110,8 @@ def in_teacher_space(
         DistilvecError: the map takes vectors of another width.
     """
     from sentence_transformers.base.modules import Normalize
+
+    from distilvec.modules.projection import dense, is_identity
 
     modules: Any = OrderedDict(student.named_children())
     if modules and isinstance(next(reversed(modules.values())), Normalize):

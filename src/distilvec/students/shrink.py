@@ -17,14 +17,14 @@ from distilvec.modules.pipeline import default_prompt, limit_length
 from distilvec.progress import at_work
 from distilvec.students.fit_texts import PassCache
 from distilvec.students.load import can_omit_pooler, drop_pooler, load_student
-from distilvec.students.narrowing import narrow
-from distilvec.students.reshaping import Reshaping
 from distilvec.students.shape import Kept, Shape, reshapable
-from distilvec.students.vocabulary import PrunedVocabulary, plain_tokenizer, prune_tokenizer
 from distilvec.words import millions
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from distilvec.students.reshaping import Reshaping
+    from distilvec.students.vocabulary import PrunedVocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def shrink(
     seen: PassCache | None = None,
     **sizes: int | None,
 ) -> tuple[SentenceTransformer, ShrinkReport]:
-    """A new model with a part of another's blocks, word pieces and widths, and what was kept; the other stays as it is.
+    """A new model with a part of another's blocks, word pieces and widths; the other is left as it is.
 
     Args:
         model: what to shrink: a model, or a folder or hub id to load.
@@ -108,6 +108,9 @@ def shrink(
         domains: number of each text's domain or language: `vocabulary` covers each of them alike.
         seen: where what the model gives for the texts is kept for further cuts of the same model, unchanged.
         sizes: of the table of pieces and of the blocks: embedding, inner, heads, positions and width, see `Shape`.
+
+    Returns:
+        The smaller model, and what was kept.
 
     Raises:
         DistilvecError: no blocks can be found, the choice of blocks is empty, out of range or cannot stand alone
@@ -121,16 +124,15 @@ def shrink(
     kept = choose_layers(layers, len(blocks))
     sample = _texts(texts, vocabulary, shape)
     pruned = None if vocabulary is None else _pruned(source, cut.config, sample, vocabulary, domains)
-    tokenizer = transformer.tokenizer if pruned is None else pruned.tokenizer
-    reshaping = None if shape.whole else Reshaping(source, cut, kept, shape, sample, tokenizer, seen)
+    reshaping: Reshaping | None = None
+    if not shape.whole:
+        from distilvec.students.reshaping import Reshaping
+
+        tokenizer = transformer.tokenizer if pruned is None else pruned.tokenizer
+        reshaping = Reshaping(source, cut, kept, shape, sample, tokenizer, seen)
     smaller = _rebuild(transformer, cut, path, kept, pruned, reshaping)
     result = _with_transformer(source, smaller, pruned)
-    worth = Kept() if reshaping is None else reshaping.report
-    if shape.positions is not None:
-        limit_length(result, shape.positions)
-    if shape.width is not None:
-        narrowed = narrow(result, source, shape.width, sample, seen)
-        worth = replace(worth, states=narrowed.states, vectors=narrowed.vectors)
+    worth = _fit_shape(result, source, shape, sample, seen, reshaping.report if reshaping else Kept())
     report = ShrinkReport(
         parameters_before=parameters(source),
         parameters_after=parameters(result),
@@ -170,6 +172,8 @@ def _pruned(
     source: SentenceTransformer, config: Any, texts: Sequence[str], vocabulary: int, domains: Iterable[int] | None
 ) -> PrunedVocabulary:
     """The pieces that stay, among them those that the configuration and the default prompt name."""
+    from distilvec.students.vocabulary import prune_tokenizer
+
     transformer: Any = find_transformer(source)
     prompt = transformer.tokenizer(default_prompt(source), add_special_tokens=False)["input_ids"]
     ids, rows = [*_config_ids(config), *prompt], _pieces(transformer.model)
@@ -187,10 +191,31 @@ def _with_transformer(
     if pruned is not None:
         changed.processor = pruned.tokenizer
     elif type(smaller) is not type(transformer.model):
+        from distilvec.students.vocabulary import plain_tokenizer
+
         # A tokenizer is opened by the model's kind where its own class is not named.
         changed.processor = plain_tokenizer(transformer.tokenizer)
     drop_pooler(changed)
     return result
+
+
+def _fit_shape(
+    result: SentenceTransformer,
+    source: SentenceTransformer,
+    shape: Shape,
+    texts: Sequence[str],
+    seen: PassCache,
+    worth: Kept,
+) -> Kept:
+    """Take positions and width from the copy; returns what the blocks keep, with what the narrower ones do."""
+    if shape.positions is not None:
+        limit_length(result, shape.positions)
+    if shape.width is None:
+        return worth
+    from distilvec.students.narrowing import narrow
+
+    narrowed = narrow(result, source, shape.width, texts, seen)
+    return replace(worth, states=narrowed.states, vectors=narrowed.vectors)
 
 
 def _texts(texts: Iterable[str] | None, vocabulary: int | None, shape: Shape) -> Sequence[str]:

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
-from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 
 from distilvec.alignment.loading import unlimited
@@ -99,6 +97,8 @@ def prune_tokenizer(
 
 def _reduced(spec: dict[str, Any], pieces: dict[int, str], order: list[int]) -> Any:
     """The tokenizer with these pieces alone, in this order."""
+    from tokenizers import Tokenizer
+
     reduced = Tokenizer.from_str(json.dumps(_reduce(spec, order)))
     if reduced.get_vocab(with_added_tokens=True) != {pieces[old]: new for new, old in enumerate(order)}:
         raise DistilvecError(
@@ -174,6 +174,8 @@ def _required(spec: dict[str, Any], pieces: dict[int, str], counts: np.ndarray) 
     required |= set(_processor_ids(spec["post_processor"]))
     names = [model.get("unk_token"), *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
     if "ByteLevel" in json.dumps([spec["pre_tokenizer"], spec["normalizer"]]):
+        from tokenizers.pre_tokenizers import ByteLevel
+
         names += ByteLevel.alphabet()
     characters = set(string.printable) - set(string.whitespace)
     for index in np.flatnonzero(counts.sum(0)):
