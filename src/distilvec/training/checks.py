@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,9 +12,11 @@ from distilvec.errors import DataError, DistilvecError
 from distilvec.methods.base import Method, Needs
 from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.recipe.training_section import check_evaluations, check_together
-from distilvec.tasks.base import Task
 from distilvec.training.distributed import check_precision, check_trackers, launched
 from distilvec.training.optimizers import make_schedule
+
+if TYPE_CHECKING:
+    from distilvec.tasks.base import Task
 
 
 def companions_of(needs: Needs, task: Task | None, corpus: Corpus) -> int | None:

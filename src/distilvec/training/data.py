@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
-from distilvec.corpus import Corpus
 from distilvec.teachers.signals import Wanted
 from distilvec.training.items import PreparedCorpus
 from distilvec.training.sources import shifted
 from distilvec.training.tokens import TokenizedCorpus
+
+if TYPE_CHECKING:
+    from distilvec.corpus import Corpus
 
 
 class SignalSource(Protocol):

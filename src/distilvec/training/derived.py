@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,7 +22,9 @@ from distilvec.store.files import disk_problems
 from distilvec.teachers.signals import DIGEST, Digest, TeacherSignals
 from distilvec.training.items import PreparedCorpus
 from distilvec.training.row_numbers import Ragged, RaggedFile, beside, whole_table, writing
-from distilvec.training.tokens import TokenizedCorpus
+
+if TYPE_CHECKING:
+    from distilvec.training.tokens import TokenizedCorpus
 
 #: Ids of a text's content tokens, and their positions in it without padding.
 Content = tuple[np.ndarray, np.ndarray]

@@ -9,20 +9,22 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from accelerate import Accelerator, PartialState
-from accelerate.state import AcceleratorState
 from torch import Tensor
 from torch.nn.functional import pad
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
 from distilvec.precision import bfloat16_pays
-from distilvec.recipe import TrainingSection
 from distilvec.students.output import StudentOutput
 from distilvec.teachers.signals import TeacherSignals
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from distilvec.recipe import TrainingSection
 
 State = TypeVar("State")
 _apart: ContextVar[bool] = ContextVar("apart", default=False)
@@ -35,6 +37,9 @@ def join(training: TrainingSection, folder: Path, begun: str | None = None) -> A
         folder: where trackers that write files have them.
         begun: `mixed_precision` of the checkpoint to go on from; it holds where the recipe names none.
     """
+    from accelerate import Accelerator, PartialState
+    from accelerate.state import AcceleratorState
+
     # There is no public way to have another precision in a second training of one process.
     AcceleratorState._reset_state(reset_partial_state=True)
     wait = timedelta(days=1)  # the others wait while the first process reads and tokenises millions of texts

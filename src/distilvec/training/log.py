@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
 from distilvec.errors import GO_ON, EnvironmentProblem
 from distilvec.files import write_text
-from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.system_errors import system_problem
 from distilvec.training.distributed import mean_over_ranks
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from distilvec.recipe import OptimizerSection, TrainingSection
 
 
 @dataclass

@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -36,15 +35,18 @@ from distilvec.training import distributed as ranks
 from distilvec.training import sharding
 from distilvec.training.data import Collator, amount
 from distilvec.training.distributed import rank, world_size
-from distilvec.training.diverged import diverged_gradient, diverged_loss
 from distilvec.training.generators import generators, set_generators
 from distilvec.training.items import share_room
 from distilvec.training.log import RunLog, Sums
 from distilvec.training.optimizers import make_optimizer, make_schedule
 from distilvec.training.sample import on_device
 from distilvec.training.samplers import BucketedBatches
-from distilvec.training.sharpness import SharpStep
 from distilvec.training.step import Distiller
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from distilvec.training.sharpness import SharpStep
 
 #: Seconds between checkpoints where the recipe names no steps: an epoch can be days.
 HALF_HOUR = 1800.0
@@ -102,8 +104,11 @@ class Loop:
         narrow = self.accelerator.mixed_precision == "bf16"
         self.optimizer = make_optimizer(self.trained, training, self.section, narrow=narrow)
         self.schedule = make_schedule(training, self.optimizer, self.steps)
-        sharpness = self.section.sharpness
-        self.sharp = None if sharpness is None else SharpStep(self, sharpness)
+        self.sharp: SharpStep | None = None
+        if self.section.sharpness is not None:
+            from distilvec.training.sharpness import SharpStep
+
+            self.sharp = SharpStep(self, self.section.sharpness)
         self.state, self.sums = checkpoints.State(global_step=0), Sums()
         self.progress, self.note, self.stopped = Ticker("training", "steps"), "", False
         self.step_rows: list[Tensor] = []
@@ -244,6 +249,8 @@ class Loop:
             result: dict[str, Any] = self.model(**inputs)
         if not perturbed:
             if not torch.isfinite(result["loss"]):
+                from distilvec.training.diverged import diverged_loss
+
                 step, gathered = self.state.global_step + 1, self.trained.gathers
                 raise diverged_loss(result, inputs, self.describe, step, gathered=gathered)
             self.sums.add(result)
@@ -277,6 +284,8 @@ class Loop:
             scaler.unscale_(self.optimizer)
         norm = sharding.clip(self.model.parameters(), self.training.max_grad_norm)
         if scaler is None and not math.isfinite(float(norm)):  # loss scaling leaves out such steps itself
+            from distilvec.training.diverged import diverged_gradient
+
             raise diverged_gradient(torch.cat(self.step_rows), self.describe, self.state.global_step + 1)
         self.step_rows = []
         return norm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -10,9 +10,12 @@ from torch.distributed.tensor import DTensor
 
 from distilvec.errors import DistilvecError
 from distilvec.modules.blocks import token_head
-from distilvec.optim import Muon, SharpnessAware, hidden_matrices
 from distilvec.recipe import OptimizerSection, SharpnessSection, TrainingSection, given
 from distilvec.training.step import Distiller
+
+if TYPE_CHECKING:
+    from distilvec.optim import SharpnessAware
+
 
 _RHO = {"disam": 0.01}  # where the recipe is silent; those of sam and asam are the optimizer's own
 #: Names of what has no weight decay, beside all of a LayerNorm.
@@ -30,6 +33,8 @@ def make_optimizer(
         adam["fused"] = True
     made: torch.optim.Optimizer
     if optimizer.muon:
+        from distilvec.optim import Muon
+
         made = Muon(groups, dtype=torch.bfloat16 if narrow else torch.float32, **adam)
     elif training.optim == "sgd":
         made = torch.optim.SGD(groups, lr)
@@ -43,6 +48,8 @@ def make_optimizer(
 
 
 def _sharp(base: torch.optim.Optimizer, section: SharpnessSection) -> SharpnessAware:
+    from distilvec.optim import SharpnessAware
+
     return SharpnessAware(
         base,
         kind="sam" if section.kind == "disam" else section.kind,
@@ -61,6 +68,8 @@ def parameter_groups(distiller: Distiller, optimizer: OptimizerSection) -> list[
     paces = {id(parameter): rate for module, rate in rates.items() for parameter in module.parameters()}
     matrices: set[int] = set()
     if optimizer.muon:
+        from distilvec.optim import hidden_matrices
+
         head = token_head(distiller.student)  # logits of tokens are as little hidden as the table of tokens
         hidden = hidden_matrices(distiller.student)
         matrices = {id(each) for each in hidden if head is None or each is not head.weight}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from distilvec.optim import domain_ascent
 from distilvec.optim.sharpness import local
-from distilvec.recipe import SharpnessSection
 from distilvec.training.distributed import any_rank, gather_rows
 from distilvec.training.generators import generators, set_generators
+
+if TYPE_CHECKING:
+    from distilvec.recipe import SharpnessSection
 
 logger = logging.getLogger(__name__)
 

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from distilvec.alignment.pieces import ENDS
-from distilvec.corpus import Corpus
 from distilvec.errors import DataError
 from distilvec.files import scratch, spilled
 from distilvec.store import RaggedSignal, SignalStore, read_vocabulary
-from distilvec.teachers import Teacher
 from distilvec.teachers.signals import DIGEST, NEXT, Wanted
 from distilvec.training.derived import DigestedCorpus, TeacherTokens, align_corpus
-from distilvec.training.items import PreparedCorpus
 from distilvec.training.row_numbers import Ragged, filled, square
-from distilvec.training.tokens import TokenizedCorpus
+
+if TYPE_CHECKING:
+    from distilvec.corpus import Corpus
+    from distilvec.teachers import Teacher
+    from distilvec.training.items import PreparedCorpus
+    from distilvec.training.tokens import TokenizedCorpus
 
 #: Corpus rows that are looked up at once.
 _ROWS = 1 << 18
