@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import unicodedata
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from distilvec.alignment.aligner import MODES, Aligner
 from distilvec.alignment.loading import load_tokenizer, vocabulary_of
@@ -22,8 +18,11 @@ from distilvec.errors import DistilvecError, nearest, printable
 from distilvec.files import whole
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from rich.table import Table
 
 Pair = tuple[int, int]
 INK, MUTED, LINE, PAIRED, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#0072b2", "#f6f8fa"
@@ -115,6 +114,9 @@ def align_text(text: str | tuple[str, str], student: Any, teacher: Any, mode: st
 
 def alignment_table(drawn: DrawnText) -> Table:
     """The tokens from first to last: `=` beside an equal pair, `~` a pair at a distance, `·` what has no partner."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, padding=(0, 1), header_style="dim")
     table.add_column("student", justify="right")
     table.add_column("")
@@ -211,6 +213,9 @@ def align_command(
     Raises:
         DistilvecError: see `align_text` and `load_tokenizer`; a picture of another kind.
     """
+    from rich.console import Console
+    from rich.text import Text
+
     if picture is not None and picture.suffix.lower() not in _SUFFIXES:
         raise DistilvecError(
             f'A picture ends in {" or ".join(_SUFFIXES)}, not in "{picture.suffix}"', where="--picture"

@@ -6,8 +6,6 @@ import gzip
 from pathlib import Path
 from typing import Any
 
-from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
-
 from distilvec.alignment.strings import is_uncased
 from distilvec.errors import DistilvecError
 
@@ -43,6 +41,8 @@ def load_tokenizer(name: str | Path) -> Any:
 
 def unlimited(tokenizer: Any) -> Any:
     """A copy of a `tokenizers.Tokenizer` without padding and truncation."""
+    from tokenizers import Tokenizer
+
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_padding()
     copy.no_truncation()
@@ -63,6 +63,8 @@ def _by_transformers(name: str | Path) -> Any:
 
 def _read(path: Path) -> Any:
     """The tokenizer in these files."""
+    from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
+
     if path.is_file():
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             content = stream.read(MOST_BYTES + 1)

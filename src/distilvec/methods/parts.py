@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from distilvec.errors import DistilvecError
-from distilvec.functional import info_nce, relation_matrix
+from distilvec.functional import relation_matrix
 from distilvec.methods.base import Batch, Sample, StudentOutput, TeacherInfo, TeacherSignals, Term
 from distilvec.modules.projection import projection
 
@@ -122,6 +122,8 @@ def tanh_layer(width: int, wanted: bool) -> nn.Module:
 
 def simcse(student: StudentOutput, batch: Batch, temperature: float, weight: float) -> Term:
     """SimCSE (Gao et al. 2021, eq. 4) between the first two views; equal items are not negatives."""
+    from distilvec.functional import info_nce
+
     first, second = student.embedding[0], student.embedding[1]
     return Term(info_nce(first, second, temperature, exclude=batch.duplicate), None, weight)
 

@@ -18,8 +18,6 @@ from pydantic import ValidationError
 
 from distilvec.errors import DistilvecError, EnvironmentProblem, nearest
 from distilvec.methods.base import Method, Needs, Options, StudentInfo, TeacherInfo
-from distilvec.methods.combined import Combined
-from distilvec.methods.own import checked, find_method, said
 from distilvec.validation import refusal
 
 GROUP = "distilvec.methods"
@@ -71,12 +69,16 @@ def resolve(name: str) -> type[Method]:
         module, _, attribute = TABLE[name].partition(":")
         return getattr(import_module(module), attribute)
     if ":" in name:
+        from distilvec.methods.own import find_method
+
         return find_method(name)
     point = next((point for point in _installed() if point.name == name), None)
     if point is None:
         raise DistilvecError(f'there is no method "{name}"', remedy=nearest(name, available()))
     where = f"method {name} ({point.value})"
     try:
+        from distilvec.methods.own import checked
+
         return checked(point.load(), where)
     except DistilvecError as error:
         raise EnvironmentProblem(error.what, where=error.where, remedy=error.remedy) from error
@@ -129,6 +131,8 @@ def together(methods: Sequence[Method], weights: Sequence[float]) -> Method:
     Raises:
         DistilvecError: none is left, or two have the same name.
     """
+    from distilvec.methods.combined import Combined
+
     kept = [(method, weight) for method, weight in zip(methods, weights, strict=True) if weight > 0]
     if not kept:
         raise DistilvecError("no method has a weight", where="method", remedy="Give one of them a weight above 0.")
@@ -148,6 +152,8 @@ def show_methods() -> str:
         except Exception as problem:  # of a third party's; the others are to be seen nevertheless
             if name in TABLE:
                 raise
+            from distilvec.methods.own import said
+
             place = "" if isinstance(problem, EnvironmentProblem) else f"method {name} ({path}): "
             told = ["cannot be used", place + said(problem)]
         lines.append(f"{name:<{width}}  {told[0]}\n{'':<{width}}  {told[1]}")
@@ -162,6 +168,8 @@ def show_method(name: str) -> str:
     except Exception as problem:
         if name in TABLE:
             raise
+        from distilvec.methods.own import said
+
         needs = f"cannot be told ({said(problem)})"
     lines = [f"{name}: {cls.summary}" if cls.summary else name, *([f"source: {cls.paper}"] if cls.paper else [])]
     lines += [f"needs: {needs}", "", "options:"]

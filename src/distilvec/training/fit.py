@@ -12,19 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from distilvec.allocator import keep_freed_memory
-from distilvec.corpus import Corpus
 from distilvec.corpus.groups import rows_with_companions
 from distilvec.errors import GO_ON, DivergedError, EnvironmentProblem, Interrupted
 from distilvec.evenly import sampled_rows
 from distilvec.interruption import StopSignals
 from distilvec.methods.base import Method, Needs
-from distilvec.recipe import OptimizerSection, TrainingSection
 from distilvec.students.tap import StudentTap
-from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherInfo
 from distilvec.training.checkpoint import newest_checkpoint, read_state, refuse_other_data, tidy
 from distilvec.training.checks import check_checkpointing, check_training, companions_of, data_mark
@@ -39,7 +35,12 @@ from distilvec.training.step import Distiller, Extras, describe
 from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
     from sentence_transformers import SentenceTransformer
+
+    from distilvec.corpus import Corpus
+    from distilvec.recipe import OptimizerSection, TrainingSection
+    from distilvec.tasks.base import Task
 
 
 #: Held-out rows over which the terms are averaged after training.

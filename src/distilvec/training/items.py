@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import get_worker_info
 
-from distilvec.corpus import Corpus
 from distilvec.errors import DataError, DistilvecError
 from distilvec.kinds.base import Kind
 from distilvec.modules.pipeline import item_kinds, reads_texts
 from distilvec.training.tokens import TokenizedCorpus
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sentence_transformers import SentenceTransformer
+
+    from distilvec.corpus import Corpus
 
 #: Prepared items are kept in memory up to so many bytes, by all workers together; the rest is read in every epoch.
 CACHE_BYTES = 2 << 30

@@ -28,13 +28,14 @@ from distilvec.evenly import evenly_spaced
 from distilvec.files import read_object, write_text
 from distilvec.folders import update
 from distilvec.modules.blocks import find_transformer
-from distilvec.recipe import TrainingSection
 from distilvec.training.distributed import world_size
-from distilvec.training.loop import Loop
 from distilvec.training.sample import on_device
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from distilvec.recipe import TrainingSection
+    from distilvec.training.loop import Loop
 
 logger = logging.getLogger(__name__)
 FILE = "attention.json"

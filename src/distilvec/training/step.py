@@ -16,16 +16,15 @@ from distilvec.functional import cosine_distance
 from distilvec.methods.base import Method, Needs, Term, WantedOfStudent
 from distilvec.methods.contract import check_terms
 from distilvec.modules.blocks import token_head
-from distilvec.modules.routing import hand_out_routing, router_balance
 from distilvec.students.output import StudentInfo, StudentOutput
 from distilvec.students.tap import StudentTap
-from distilvec.tasks.base import Task
 from distilvec.teachers.signals import TeacherSignals
-from distilvec.training.caching import in_mini_batches
 from distilvec.training.distributed import gather_rows, gather_student, gather_teacher, sum_over_ranks, world_size
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from distilvec.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -80,6 +79,8 @@ class Distiller(nn.Module):
         self.extras = extras = extras or Extras()
         self.router_balance, self.mini_batch_size = extras.router_balance, extras.mini_batch_size
         if self.router_balance:
+            from distilvec.modules.routing import hand_out_routing
+
             hand_out_routing(student)
         self.tap = StudentTap(student)
         self.needs = needs
@@ -114,6 +115,8 @@ class Distiller(nn.Module):
     def _tapped(self, tap: StudentTap, features: dict[str, Tensor], wanted: WantedOfStudent) -> StudentOutput:
         if self.mini_batch_size is None:
             return tap(features, **wanted._asdict())
+        from distilvec.training.caching import in_mini_batches
+
         return in_mini_batches(tap, features, self.mini_batch_size, wanted.views, wanted.layers)
 
     def forward(
@@ -173,6 +176,8 @@ class Distiller(nn.Module):
 
     def _balance(self, output: StudentOutput) -> Tensor:
         """[] over the tokens of all processes."""
+        from distilvec.modules.routing import router_balance
+
         sums = [output.extras[name].flatten(0, 1) for name in ("router_load", "router_probability")]
         if world_size() > 1 and not self.gathers:
             sums = [gather_rows(each) for each in sums]
