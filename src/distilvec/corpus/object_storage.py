@@ -55,7 +55,7 @@ def find_files(url: str, is_read: Callable[[Path], bool]) -> Files:
 
 
 def _mark(about: dict[str, object]) -> str:
-    """What a storage says of a file but for when it was last read (which SFTP calls time)."""
+    """All that a storage says of a file but for when it was last read (which SFTP calls time)."""
     return repr(sorted((key, str(value)) for key, value in about.items() if key != "time" and "access" not in key))
 
 

@@ -93,7 +93,7 @@ def start_key(section: StudentSection, teachers: Sequence[TeacherSection], corpu
         if teacher and teacher.prompt is not None:
             sources[-1].append(teacher.prompt)
     made_of = section.model_dump(mode="json", exclude=_LATER)
-    rows = hashlib.blake2b(np.ascontiguousarray(corpus.train_rows), digest_size=16).hexdigest()
+    rows = hashlib.blake2b(np.ascontiguousarray(corpus.train_rows).data, digest_size=16).hexdigest()
     return fingerprint(version("distilvec"), made_of, sources, corpus.fingerprint, rows, seed)[:16]
 
 

@@ -113,7 +113,7 @@ def _perceptron(spec: TaskSpec, files: _Files) -> JudgingTask:
 
 
 def _options(spec: TaskSpec, *names: str) -> dict[str, Any]:
-    """What a description says under these keys, and under those of every kind."""
+    """All that a description says under these keys, and under those of every kind."""
     return {name: getattr(spec, name) for name in (*names, "domain", "seed")}
 
 

@@ -38,7 +38,7 @@ def only_map(heads: nn.ModuleList) -> nn.Linear | None:
 
 
 def given(value: T | None, what: str) -> T:
-    """What a method's needs ask for.
+    """The parts that a method's needs ask for.
 
     Raises:
         DistilvecError: a batch came without it.

@@ -100,8 +100,6 @@ def fill(
     part_bytes, index = options.get("part_bytes", PART_BYTES), options.get("index", True)
     card = card_dict(teacher.card)
     check_same_teacher(str(store.card["fingerprint"]), card["fingerprint"], store.path, card)
-    if len(texts) != len(keys):
-        raise DistilvecError(f"expected one key per text, found {len(texts)} texts and {len(keys)} keys")
     filling = Filling(store, teacher, texts, keys, wanted)
     store.refresh()
     distinct = distinct_positions(key_words(keys), options.get("shard"))
@@ -116,8 +114,7 @@ def fill(
         return not ("stop" in options and options["stop"]())
 
     goes_on(0)
-    began = time.monotonic()
-    covered, absent, parts = 0, 0, list[str]()
+    began, covered, absent, parts = time.monotonic(), 0, 0, list[str]()
     if len(todo):
         with (
             store.writer(part_bytes=part_bytes, index=index) as writer,
@@ -132,8 +129,8 @@ def fill(
         logger.warning("%s has nothing for %s of %s items", teacher.card.name, f"{absent:,}", f"{total:,}")
     if index:
         store.build_index()  # a killed run may have left none
-    taught, seconds = covered - absent, time.monotonic() - began
-    return FillReport(len(texts), total, present, taught, seconds, parts, dict(store.bad), absent)
+    taught, seconds, set_aside = covered - absent, time.monotonic() - began, dict(store.bad)
+    return FillReport(len(texts), total, present, taught, seconds, parts, set_aside, absent)
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""What teachers say, put into a store: sentence vectors, token states, attention maps, token ids and logits."""
+"""Put into a store all that teachers say: sentence vectors, token states, attention maps, token ids and logits."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ class Filling:
     def __init__(
         self, store: SignalStore, teacher: Teacher, texts: Sequence[str], keys: np.ndarray, wanted: Wanted
     ) -> None:
+        if len(texts) != len(keys):
+            raise DistilvecError(f"expected one key per text, found {len(texts)} texts and {len(keys)} keys")
         self._axes: dict[int, TokenAxes] = {}
         if wanted.signals:
             teacher.refuse(wanted)

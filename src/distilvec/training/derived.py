@@ -1,4 +1,4 @@
-"""What follows from a teacher's tokens and attention maps for one student; made once for a corpus, kept in files."""
+"""All that follows from a teacher's tokens and attention maps for one student; made once, kept in files."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ def _unpacked(cell: Any, kind: str | None) -> Any:
 
 
 class _Database(NamedTuple):
-    """How a kind is opened, and what to do if that fails."""
+    """The opening of a kind, and what to do if that fails."""
 
     connect: Callable[[TableAddress], AbstractContextManager[Pages]]
     remedy: str
