@@ -60,11 +60,11 @@ MUTATIONS = [
         "talas-guide", "methods/talas.py", "upper = upper.detach()", "lower = lower.detach()", "methods/test_talas.py"
     ),
     Mutation(
-        "talas-padding",
-        "methods/talas.py",
-        "(tokens * mask).sum(-2) / mask.sum(-2)",
-        "tokens.sum(-2) / mask.sum(-2)",
-        "methods/test_talas.py",
+        "padding",
+        "methods/parts.py",
+        "values.masked_fill(~mask, 0.0).sum(-1) /",
+        "values.sum(-1) /",
+        "methods/test_token_models.py",
     ),
     Mutation(
         "store-int8",
