@@ -74,6 +74,11 @@ def test_only_single_texts_are_made_more(options: dict[str, object], tmp_path: P
         read_corpus(given, tmp_path, made=1.0, **options)  # type: ignore[arg-type]
 
 
+def test_a_negative_number_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DistilvecError, match="made is at least 0, not -1"):
+        read_corpus(["a b c d e"], tmp_path, made=-1.0)
+
+
 def test_a_saved_recipe_names_it_where_it_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "texts.jsonl").write_text(json.dumps({"text": "a b c d e"}))
     content = {"corpus": {"path": str(tmp_path / "texts.jsonl")}, "output": str(tmp_path / "out")}

@@ -131,6 +131,8 @@ def test_smi_files(tmp_path: Path) -> None:
     assert refused.audit.rejected["several components"] == 1 and refused.audit.components == 0
     named = read_corpus(tmp_path / "a.smi", tmp_path / "names", modality="text", text="smiles", holdout=0.0)
     assert named.modality == "text" and named.texts()[:2] == ["CCO", "OCC"]
+    with pytest.raises(DistilvecError, match=r'corpus\.components: .*"larges".*"largest"'):
+        read_corpus(tmp_path / "a.smi", tmp_path / "no", components="larges")  # type: ignore[arg-type]
 
 
 def test_columns_lists_and_labels(tmp_path: Path) -> None:

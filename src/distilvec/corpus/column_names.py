@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_args
 
 from distilvec.corpus.keys import Components
-from distilvec.errors import DistilvecError
+from distilvec.errors import DistilvecError, nearest
 from distilvec.kinds.base import Kind, find_kind
 
 _DEFAULT_TEXT = "text"
@@ -73,7 +73,8 @@ class ColumnNames:
         given: dict[str, Any] = dict(options)
         given |= {"text": (kind.column,) if texts == (_DEFAULT_TEXT,) else texts, "modality": kind.name}
         names = cls(**given)
-        names._check()
+        names._check_columns()
+        names._check_values()
         return names
 
     @property
@@ -97,7 +98,7 @@ class ColumnNames:
         options = {name: value for name, value in asdict(self).items() if name not in self.kind.unsaid}
         return {name: value for name, value in options.items() if value or name not in ("repeated", "made")}
 
-    def _check(self) -> None:
+    def _check_columns(self) -> None:
         if not self.text or len(set(self.text)) < len(self.text):
             found = f"text columns are one or more different names, not {list(self.text)}"
             raise DistilvecError(found, where="corpus.text")
@@ -123,9 +124,22 @@ class ColumnNames:
                 where="corpus.joint",
                 remedy="Name two columns in corpus.text, or leave joint out.",
             )
+
+    def _check_values(self) -> None:
+        if self.made < 0:
+            raise DistilvecError(f"made is at least 0, not {self.made:g}", where="corpus.made")
         if self.made and (len(self.text) > 1 or self.label or self.role or self.teacher_text):
             raise DistilvecError(
                 "more is made of single texts alone, without labels, roles or texts for the teacher",
                 where="corpus.made",
                 remedy="Leave corpus.made out.",
+            )
+        if self.max_characters < 1:
+            found = f"max_characters is at least 1, not {self.max_characters}"
+            raise DistilvecError(found, where="corpus.max_characters")
+        if self.components not in get_args(Components):
+            raise DistilvecError(
+                f'there is no way "{self.components}" to treat several components',
+                where="corpus.components",
+                remedy=nearest(self.components, get_args(Components)),
             )

@@ -82,7 +82,11 @@ class Part:
         return Path(address).name.partition(".")[0] or path
 
     def prompts(self, columns: int) -> tuple[str, ...]:
-        """Return what stands before the text of each column."""
+        """Return what stands before the text of each column.
+
+        Raises:
+            DistilvecError: several prompts, and another number of columns.
+        """
         if isinstance(self.prompt, str):
             return (self.prompt.lstrip(),) * columns  # texts are kept without white space around them
         if len(self.prompt) != columns:

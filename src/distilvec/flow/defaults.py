@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from distilvec import plain_yaml
 from distilvec.corpus import Corpus
 from distilvec.errors import DistilvecError
 from distilvec.flow.start import make_student, source_model, teacher_model
 from distilvec.methods.table import build_methods
 from distilvec.modules.blocks import parameters
+from distilvec.modules.invariance import cosine_distances
 from distilvec.modules.opening import locate
 from distilvec.modules.settings import object_in
 from distilvec.recipe import AutoSection, Recipe, StudentSection
@@ -135,16 +134,12 @@ def lies_in_its_space(recipe: Recipe, corpus: Corpus) -> bool:
     if teacher.adapters or teacher.load or teacher.causal is False:
         return False  # such a model is not opened for a probe
     models = [make_student(recipe.student, recipe.teachers, corpus, recipe.training.seed), teacher_model(teacher)]
-    widths = {model.get_embedding_dimension() for model in models}
-    if len(widths) > 1:
+    if len({model.get_embedding_dimension() for model in models}) > 1:
         return False
     texts = corpus.texts(corpus.train_rows[:PROBED])
-    sides = []
-    for model in models:
-        vectors = model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
-        apart = vectors - vectors.mean(0)  # what all vectors of a model share says nothing about the texts
-        sides.append(apart / np.linalg.norm(apart, axis=1, keepdims=True).clip(1e-12))
-    return float((sides[0] * sides[1]).sum(1).mean()) >= ALIKE
+    mine, other = (model.encode(texts, normalize_embeddings=True, show_progress_bar=False) for model in models)
+    # Less their means: what all vectors of a model share says nothing about the texts.
+    return float(1 - cosine_distances(mine - mine.mean(0), other - other.mean(0)).mean()) >= ALIKE
 
 
 def _words(folder: Path) -> str:

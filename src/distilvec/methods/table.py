@@ -114,12 +114,20 @@ def build_options(name: str, mapping: Mapping[str, Any]) -> Options:
 
 
 def build_method(name: str, options: Mapping[str, Any]) -> Method:
-    """A method with validated options, not built yet; refuses what `build_options` does."""
+    """A method with validated options, not built yet.
+
+    Raises:
+        DistilvecError: as `build_options`.
+    """
     return resolve(name)(build_options(name, options))
 
 
 def build_methods(entries: Sequence[Mapping[str, Any]]) -> Method:
-    """The methods of a list, not built yet, as one; an entry has `name`, options, and perhaps `weight`, 1 without."""
+    """The methods of a list, not built yet, as one; an entry has `name`, options, and perhaps `weight`, 1 without.
+
+    Raises:
+        DistilvecError: as `build_options` and `together`.
+    """
     options = [{key: value for key, value in each.items() if key not in ("name", "weight")} for each in entries]
     methods = [build_method(entry["name"], own) for entry, own in zip(entries, options, strict=True)]
     return together(methods, [float(entry.get("weight", 1.0)) for entry in entries])

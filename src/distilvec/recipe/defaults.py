@@ -16,7 +16,9 @@ class Default:
 
     Attributes:
         kind: what the student is, as messages say it.
+        lr: learning rate of the student and of the heads.
         student: further keys of the student's section.
+        batch_size: items a step.
         reads: texts read in training, repetitions counted, that a small corpus is repeated for.
         evidence: page or results of the experiment behind the row.
     """

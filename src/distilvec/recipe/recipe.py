@@ -281,7 +281,11 @@ class Recipe(Section):  # noqa: PLW1641 - it has no hash, as all models have non
         )
 
     def to_yaml(self) -> str:
-        """The resolved recipe; loading it again gives the same recipe."""
+        """The resolved recipe; loading it again gives the same recipe.
+
+        Raises:
+            DistilvecError: values in it are nested too deeply to be written.
+        """
         try:
             content = self.model_dump(mode="json")
         except ValueError as error:  # pydantic's limit

@@ -73,6 +73,9 @@ class RaggedSignal(KeyedParts[RaggedPart]):
         Args:
             dtype: "float16", "float32" or "int32".
             fingerprint: of what the signal is, where the teacher's does not say it all.
+
+        Raises:
+            DistilvecError: where it is there with another width, dtype or fingerprint.
         """
         add_signal(folder, signal, width, dtype, fingerprint)
         return cls(folder, signal)

@@ -213,7 +213,11 @@ class Teacher:
             yield rows, TeacherSignals(torch.ones(len(rows), dtype=torch.bool), torch.from_numpy(vectors))
 
     def refuse(self, wanted: Wanted) -> None:
-        """Refuse what this teacher cannot give."""
+        """Refuse what this teacher cannot give.
+
+        Raises:
+            DistilvecError: naming what is wanted and what could be done.
+        """
         layers = self.card.layers
         if (wanted.tokens or wanted.attention or wanted.alignment) and (self.hidden is None or layers is None):
             raise DistilvecError(

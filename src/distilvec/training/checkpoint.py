@@ -137,7 +137,11 @@ def keep(home: Path, most: int | None, best: int | None) -> None:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The whole checkpoint with the highest step, or None. Half-written ones have another name."""
+    """The whole checkpoint with the highest step, or None. Half-written ones have another name.
+
+    Raises:
+        DataError: its state cannot be read.
+    """
     places = [each for each in folder.glob("checkpoint-*") if each.name.removeprefix("checkpoint-").isdigit()]
     checkpoints = [each for each in places if (each / STATE).exists()]
     if not checkpoints:

@@ -71,7 +71,11 @@ class StoreSource:
         return (self._rows[start : start + _ROWS] for start in range(0, len(self._rows), _ROWS))
 
     def prepare(self, wanted: Wanted, tokens: TokenizedCorpus | PreparedCorpus) -> None:
-        """Open the signals that a method wants, and align the texts."""
+        """Open the signals that a method wants, and align the texts.
+
+        Raises:
+            DataError: where the store lacks a signal.
+        """
         self._wanted = wanted
         self._signals = {name: RaggedSignal(self.store.path, name) for name in wanted.signals}
         self._places = {name: self._look_up(signal) for name, signal in self._signals.items()}
@@ -190,7 +194,11 @@ class LiveSource:
         self._pairs: dict[str, Ragged] = {}
 
     def prepare(self, wanted: Wanted, tokens: TokenizedCorpus | PreparedCorpus) -> None:
-        """Take note of what a method wants, and align the texts."""
+        """Take note of what a method wants, and align the texts.
+
+        Raises:
+            DistilvecError: the teacher cannot give it.
+        """
         self._wanted = wanted
         if wanted.signals:
             self.teacher.refuse(wanted)
