@@ -42,7 +42,7 @@ def return_freed_memory() -> bool:
 
 
 def give_back() -> bool:
-    """Give what is free now back to the system: learning a tokenizer leaves hundreds of megabytes that nothing uses.
+    """Return freed memory to the system: training a tokenizer leaves hundreds of megabytes that nothing uses.
 
     Returns:
         Whether the C library could: False where it is not glibc.

@@ -93,7 +93,7 @@ def test_a_named_embedder_and_a_plain_transformer_have_rows_of_their_own(
     other = tmp_path / "other"
     student[0].model.embeddings.word_embeddings.weight.data.normal_(generator=torch.Generator().manual_seed(1))
     student.save_pretrained(str(other))
-    for folder, kind in ((tiny_bert, "at home"), (other, "embedder"), (plain, "words")):
+    for folder, kind in ((tiny_bert, "same space"), (other, "embedder"), (plain, "words")):
         made = filled(tmp_path, sentences[:60], teachers, student={"model": str(folder)})
         assert made.optimizer.lr == DEFAULTS[kind].lr, kind
         assert made.method.entries == DEFAULTS[kind].method, kind

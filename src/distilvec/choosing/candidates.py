@@ -120,7 +120,7 @@ def _tables(pieces: int, asked: Sequence[int] | None) -> list[int | None]:
 
 
 def cut_candidate(of: str, layers: int, vocabulary: int | None) -> Candidate:
-    """A model cut to so many blocks and word pieces; None: to all of its pieces."""
+    """A model cut to this number of blocks and word pieces; None keeps all pieces."""
     return Candidate(
         f"{layers_of(layers)}, {_pieces(vocabulary)}",
         {"shrink": {"of": of, "layers": layers, "vocabulary": vocabulary}},

@@ -71,7 +71,7 @@ class Choice(Shown):
 
     @property
     def measures(self) -> list[str]:
-        """The scores that have to be kept, each for itself; agreement if there are no tasks."""
+        """The scores that must each be kept; agreement if there are no tasks."""
         groups = [group for group in GROUPS if any(group in row.kept.get("free", {}) for row in self.rows)]
         return groups or ["agreement"]
 

@@ -203,7 +203,7 @@ def powers(curves: Sequence[Curve]) -> list[float]:
 
 
 def extrapolate(curve: Curve, steps: int, others: Sequence[float]) -> Prediction:
-    """Return what a training of so many steps reaches.
+    """Return what a training of this length reaches.
 
     The error goes on falling by a power of the steps, a little smaller than it was: in part the student's own, in part
     the median one of those that were trained longest. One that got no better is promised nothing.

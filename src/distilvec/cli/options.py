@@ -78,7 +78,7 @@ def integers(text: str | None, option: str, example: str) -> list[int] | None:
 
 
 def texts_of(data: Path, text: str, sample: int | None = None) -> list[str]:
-    """The texts of a file; with `sample` at most so many, from all over its first `READ`."""
+    """The texts of a file; with `sample` at most this many, spread over its first `READ`."""
     import numpy as np
 
     from distilvec.corpus import read_corpus

@@ -75,7 +75,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """The decompressed bytes of a file; how it is packed is told by the suffix."""
+    """The decompressed bytes of a file; the suffix says how it is packed."""
     import pyarrow as pa
 
     with reading(path), open(path, "rb") as raw:

@@ -32,7 +32,7 @@ def held_out(keys: np.ndarray, share: float) -> np.ndarray:
 def leaking(keys: np.ndarray, train: np.ndarray, held: np.ndarray) -> np.ndarray:
     """Return which held-out rows, int64 [h], have a text that is trained on in another row, int64 [t]: bool [h].
 
-    Memory grows with the held-out rows only. Texts are told by their keys, uint8 [n, 16], contiguous.
+    Memory grows with the held-out rows only. Texts are identified by their keys, uint8 [n, 16], contiguous.
     """
     halves = keys.view("<u8")[:, 0]
     own, trained = halves[held], np.zeros(len(held), bool)

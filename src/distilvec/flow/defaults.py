@@ -45,8 +45,8 @@ def with_defaults(recipe: Recipe, corpus: Corpus, *, choose_method: bool = True)
     texts, chosen = len(corpus.train_rows), list[str]()
     section = _student(recipe, corpus, chosen)
     kind = kind_of(recipe, section)
-    if kind == "embedder" and recipe.method.is_open and lies_in_its_space(recipe, corpus):
-        kind = "at home"
+    if kind == "embedder" and recipe.method.is_open and shares_space(recipe, corpus):
+        kind = "same space"
     row = DEFAULTS[kind]
     method, student = recipe.method.entries, section
     if recipe.method.is_open and choose_method:
@@ -123,8 +123,8 @@ def kind_of(recipe: Recipe, section: dict[str, Any]) -> str:
     return "static" if section.get("static") else "cut" if section.get("auto") else "fresh"
 
 
-def lies_in_its_space(recipe: Recipe, corpus: Corpus) -> bool:
-    """Tell whether the vectors of a student that is an embedder are like its only teacher's, as they are.
+def shares_space(recipe: Recipe, corpus: Corpus) -> bool:
+    """Tell whether the vectors of a student that is an embedder are comparable with its only teacher's without a map.
 
     That is so of a student which this teacher taught in its own space before: a map behind it would only be in the way.
     """
@@ -197,7 +197,7 @@ def _method(recipe: Recipe, section: dict[str, Any], row: Default, texts: int) -
     else:
         entries = [dict(entry) for entry in row.method]
         cut = (section.get("shrink") or {}).get("of") in models_of(recipe.teachers)
-        if len(recipe.teachers) > 1 or not (cut or row is DEFAULTS["at home"]):
+        if len(recipe.teachers) > 1 or not (cut or row is DEFAULTS["same space"]):
             # Token states need the teacher it was cut out of, vectors as they are that one or the one that taught it.
             entries = [{"name": entries[0]["name"]}]
         if texts > MOST_TOKEN_STATES:

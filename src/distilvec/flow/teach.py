@@ -167,7 +167,7 @@ def teach_one(
 def open_store(
     section: TeacherSection, corpus: Corpus, stores: Path, teacher: Teacher
 ) -> tuple[TeacherReport, SignalStore]:
-    """Return what is seen of a teacher beforehand, and its store, made where there is none and checked for damage."""
+    """Return a teacher's description and its store, which is created if missing and checked for damage."""
     texts = corpus.teacher_texts(sampled_rows(corpus.train_rows, 256))
     folder = stores / section.name
     held = held_precision(folder)

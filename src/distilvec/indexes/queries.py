@@ -97,7 +97,7 @@ def read_queries(
     relevant: dict[str, dict[str, set[int]]] = {query: {} for query in asked}
     for row, query in enumerate(asked):
         document = table.rows[row].get("document")
-        if document is None or document == "":  # a .csv cannot say that there is none
+        if document is None or document == "":  # a .csv has no other way to leave it out
             continue
         if not isinstance(document, str) or document not in places:
             raise DataError(

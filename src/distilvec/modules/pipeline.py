@@ -153,7 +153,7 @@ def token_limit(model: SentenceTransformer) -> int | None:
 
 
 def limit_length(model: SentenceTransformer, tokens: int) -> None:
-    """Let a model read at most so many tokens of a text, and never more than it does already."""
+    """Limit the tokens that a model reads of a text; a lower limit that it has stays."""
     if tokens < (least := _least_tokens(model[0])):
         raise DistilvecError(
             f"of {tokens} tokens none is left for the text; the special ones take {least - 1}",

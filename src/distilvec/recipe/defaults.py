@@ -53,11 +53,11 @@ DEFAULTS = {
     "cut": Default("cut out of the teacher", 1e-3, _STATES, EVIDENCE, _CUT),
     "wide": Default("cut out of a teacher whose table keeps its width", 3e-4, _STATES, EVIDENCE, _CUT),
     "embedder": Default("an embedder already", 1e-4, _COSINE, EVIDENCE, _SAME_SPACE),
-    "at home": Default(
+    "same space": Default(
         "an embedder whose vectors are like its teacher's already",
         1e-4,
         [{"name": "cosine", "map": False}],
-        f"{EVIDENCE}; without the map: one seed (CHANGELOG)",
+        f"{EVIDENCE}; measured with a map, not without one",
         _SAME_SPACE,
     ),
     "words": Default("a small pretrained model that is not an embedder yet", 1e-3, _COSINE, EVIDENCE, _SAME_SPACE),

@@ -74,7 +74,7 @@ class StoreWriter:
         except BaseException:
             self._exit.close()
             raise
-        # Rows of a whole part, whose memory is taken up as they come. Batches kept one by one would stay with the heap.
+        # One block for a whole part; pages are allocated on first use. Separate batches would fragment the heap.
         self._words = np.empty((self._part_rows, 2), np.uint64)
         self._values = np.empty((self._part_rows, store.width), DTYPES[store.dtype])
         self._scales = np.empty(self._part_rows, np.float32)

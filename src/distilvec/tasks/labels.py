@@ -25,7 +25,7 @@ def plain_label(label: Any) -> str:
 
 
 def finite_numbers(values: Iterable[Any], where: str) -> npt.NDArray[np.float64]:
-    """Values as finite numbers, float64 [n]; one that is none is refused."""
+    """Values as finite numbers, float64 [n]; a value that is not a finite number is refused."""
     try:
         numbers = np.array([float(value) for value in values], np.float64)
     except (TypeError, ValueError, OverflowError) as error:

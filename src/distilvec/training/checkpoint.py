@@ -165,7 +165,7 @@ def read_state(checkpoint: Path) -> State:
 
 
 def verify(checkpoint: Path, steps: int) -> State:
-    """See that every file is as it was written, and that a training of so many steps can be there.
+    """Check that every file is as it was written, and that the training can have reached this step.
 
     Raises:
         DataError: naming the file.

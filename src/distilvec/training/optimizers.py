@@ -95,7 +95,7 @@ def parameter_groups(distiller: Distiller, optimizer: OptimizerSection) -> list[
 
 
 def make_schedule(training: TrainingSection, optimizer: torch.optim.Optimizer, steps: int) -> Any:
-    """The schedule of the learning rates over so many steps."""
+    """The schedule of the learning rates over the steps of a training."""
     from transformers import get_scheduler
 
     kind, warmup, options = training.lr_scheduler_type, training.warmup(steps), dict(training.lr_scheduler_kwargs)
